@@ -60,6 +60,8 @@ class HeadraceError(Exception):
     """
 
     failure_class: ClassVar[FailureClass] = FailureClass.INFRASTRUCTURE
+    exit_code = 0
+    """Exit code of the process that it is about, or minus the number of a signal."""
 
     def __init__(self, what: str, hint: str = "") -> None:
         what, hint = (
@@ -278,9 +280,6 @@ class BudgetError(UserError):
 
 class WorkerLostError(HeadraceError):
     """A worker or rank died under the work it did."""
-
-    code = 0
-    """Exit code of its process, or minus the signal's number; 0 if unknown."""
 
 
 class StepError(HeadraceError):

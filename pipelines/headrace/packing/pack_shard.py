@@ -13,9 +13,8 @@ from typing import Any, TypeVar
 
 from pydantic import JsonValue
 
-from headrace.clusters.cancellable_call import wanted
-from headrace.errors import DataError, StepError, WorkerLostError
-from headrace.files.atomic import read_record, read_text, write_text
+from headrace.errors import DataError, StepError
+from headrace.files.atomic import read_record, write_text
 from headrace.files.machine import told_when_full
 from headrace.files.manifest import (
     FieldInfo,
@@ -31,12 +30,11 @@ from headrace.packing.convert import describe
 from headrace.packing.fields import FieldRule
 from headrace.packing.packing_plan import PackPlan
 from headrace.packing.planned_shard import PlannedShard
+from headrace.packing.reading import noted
 from headrace.packing.samples import Access, Fields
 from headrace.packing.sources.open import open_source
 from headrace.packing.statistics import Moments
 from headrace.packing.target import DatasetFolder, PackTarget
-from headrace.processes.kept_process import call_alone
-from headrace.processes.reading import fault_of, noting
 from headrace.recipe.dataset import TRAIN, DatasetSpec
 from headrace.record import Record
 from headrace.shards.columns import ExpectedSizes
@@ -111,7 +109,7 @@ def pack_shard(task: PackTask) -> PackedShard:
     done = recorded(folder, task.file, task.pack_key)
     if done is not None and (done.shard is None or target.has(done.shard)):
         return done
-    packed = _packed(task)
+    packed = noted(_pack, task, folder.reading_file(task.file))
     if packed.shard is not None:
         target.send(task.file)
     text = packed.model_dump_json()
@@ -120,28 +118,11 @@ def pack_shard(task: PackTask) -> PackedShard:
     return packed
 
 
-def _packed(task: PackTask) -> PackedShard:
-    """Pack a shard: in a program of its own if an earlier worker died as it read a file for it."""
-    note = task.target.folder.reading_file(task.file)
-    if not read_text(note):
-        return _noted(task)
-    try:
-        packed: PackedShard = call_alone(_noted, task, log=note.with_suffix(".log"), keep_on=wanted)
-    except WorkerLostError as lost:
-        raise fault_of(note, lost.code) or lost from lost
-    return packed
-
-
-def _noted(task: PackTask) -> PackedShard:
-    folder = task.target.folder
-    plan = PlannedShard.read(folder.plan_file(task.file))
+def _pack(task: PackTask) -> PackedShard:
+    file = task.target.folder.plan_file(task.file)
+    plan = PlannedShard.read(file)
     if plan is None:
-        raise StepError(f"The plan {folder.plan_file(task.file)} is missing", "Pack again.")
-    with noting(folder.reading_file(task.file)):
-        return _pack(task, plan)
-
-
-def _pack(task: PackTask, plan: PlannedShard) -> PackedShard:
+        raise StepError(f"The plan {file} is missing", "Pack again.")
     source = open_source(task.dataset, task.access, task.source_fields)
     collector = BlockCollector(task.rules, plan)
     expected = ExpectedSizes(

@@ -38,8 +38,8 @@ from headrace.packing.pack_shard import (
 )
 from headrace.packing.packing_plan import PackPlan, make_plan, settings_key
 from headrace.packing.planned_shard import PlannedShard
+from headrace.packing.reading import noting, reading
 from headrace.packing.target import PackTarget, packed_dataset
-from headrace.processes.reading import noting, reading
 from headrace.shards.writer import remove_temporary
 from headrace.steps.context import StepContext
 from headrace.steps.usage import AttemptUsage

@@ -28,16 +28,7 @@ from headrace.errors import (
     UserCodeError,
     WorkerLostError,
 )
-from headrace.processes.children import (
-    GRACE_S,
-    Child,
-    ChildEnd,
-    ChildGroup,
-    Process,
-    start_program,
-)
-from headrace.processes.identity import begin_child
-from headrace.processes.working_folder import python_module
+from headrace.processes.children import GRACE_S, Child, ChildEnd, ChildGroup, Process
 
 IDLE_S = 10.0
 """Seconds without a call after which a process ends."""
@@ -157,21 +148,8 @@ def _lost(end: ChildEnd) -> HeadraceError:
     more = " It may need more memory than the node has." if is_unclear else ""
     hint = f"{end.advice}See {end.log}.{more}\n{end.last_words}"
     error = kind(f"The {end.name} ended by {end.cause}", hint)
-    if isinstance(error, WorkerLostError):
-        error.code = end.code
+    error.exit_code = end.code
     return error
-
-
-def call_alone(
-    function: Callable[..., Any], *arguments: object, log: Path, keep_on: Callable[[], bool]
-) -> Any:
-    """Call a function in a program of its own; raises as `KeptProcess.call` does."""
-    process = KeptProcess(start_program)
-    child = Child(name=function.__name__, command=python_module(__name__), log=log)
-    try:
-        return process.call(child, (function, arguments), keep_on)
-    finally:
-        process.end()
 
 
 def answer_calls(answer: Callable[[Any], object], idle_s: float = IDLE_S) -> None:
@@ -223,8 +201,3 @@ def _sendable(error: Exception) -> Exception:
 def _check(keep_on: Callable[[], bool]) -> None:
     if not keep_on():
         raise StepCancelledError("The step was cancelled, or its driver has gone")
-
-
-if __name__ == "__main__":
-    begin_child()
-    answer_calls(lambda asked: asked[0](*asked[1]))

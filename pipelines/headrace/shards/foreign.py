@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeAlias
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from headrace.errors import DataError
 from headrace.fields.array import is_of_numbers
-from headrace.processes.reading import limited
 from headrace.shards.format import FORMAT_ATTRIBUTE, most_bytes
 
 Cell: TypeAlias = "NDArray[Any] | bytes | str | int | float"
+Limit: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 _GAP_ROWS = 16
 _GAP_BYTES = 2**16
@@ -44,13 +44,14 @@ class ForeignColumn:
 
 
 class ForeignFile:
-    """An HDF5 file, opened to read; a context manager. `name` is for messages.
+    """An HDF5 file, opened to read; a context manager. `name` is for messages, `limited` for reads.
 
     All methods raise a `DataError` when it is damaged, is a shard of headrace, or keeps values in
     other files.
     """
 
-    def __init__(self, source: Path | BinaryIO, name: str) -> None:
+    def __init__(self, source: Path | BinaryIO, name: str, limited: Limit = nullcontext) -> None:
+        self._limited = limited
         self._name = name
         with self._placed(""):
             self._file = h5py.File(source, "r", locking=False)
@@ -139,7 +140,7 @@ class ForeignFile:
         """Rows, ascending, that are read at once, and what was read from the first to the last."""
         dataset = self._file[path]
         for mine in _runs(dataset, rows):
-            with self._placed(f"'{path}', rows {mine[0]:,} to {mine[-1]:,}: "), limited():
+            with self._placed(f"'{path}', rows {mine[0]:,} to {mine[-1]:,}: "), self._limited():
                 block = dataset[mine[0] : mine[-1] + 1]
             yield mine, block
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 from pydantic import Field, JsonValue
 
-from headrace.errors import LeaseLostError, StepError
+from headrace.errors import DataError, LeaseLostError, StepError
 from headrace.files.atomic import (
     is_there,
     leave_word,
@@ -22,12 +24,14 @@ from headrace.files.atomic import (
 )
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.files.private import make_private
-from headrace.processes.reading import fault_of
 from headrace.record import Figures, Record
 from headrace.states import FailureClass, StepState
 from headrace.steps.usage import AttemptUsage
 
 _LOCK_TIMEOUT_S = 60.0
+MOST_S = 5.0
+"""Seconds that a library may compute for one piece of a file; then SIGXCPU ends its process."""
+_FAULTS = "SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGXCPU"
 
 _STATES = {
     FailureClass.PREEMPTED: StepState.PREEMPTED,
@@ -235,6 +239,25 @@ def blamed(lost: StepResult, why: str, failure_class: FailureClass) -> StepResul
     failure = Failure(failure_class=failure_class, error="", message=message)
     state = _STATES.get(failure_class, StepState.LOST)
     return lost.model_copy(update={"state": state, "failure": failure})
+
+
+def fault_of(note: Path, code: int) -> DataError | None:
+    """Return the error for the file at which a process ended, None if no file is to blame.
+
+    Args:
+        note: Names the file, before a zero byte.
+        code: Exit code of the process, or minus the number of a signal.
+    """
+    name = (read_text(note) or "").partition("\0")[0]
+    ending = signal.Signals(-code).name if code < 0 else ""
+    if ending not in _FAULTS or not name:
+        return None
+    why = f" after {MOST_S:g} s of computing" if ending == "SIGXCPU" else ""
+    return DataError(
+        f"'{name}' is damaged, or what reads it has a fault: reading it ended the process by "
+        f"{ending}{why}",
+        "Write it again, or leave it out: move it elsewhere, or narrow dataset.include.",
+    )
 
 
 def was_killed(folder: StepFolder) -> bool:

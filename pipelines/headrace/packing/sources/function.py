@@ -18,11 +18,11 @@ from headrace.errors import HeadraceError, RecipeError, UserCodeError
 from headrace.fields.array import is_of_numbers
 from headrace.fields.field_kind import Value, kind_named, kind_of_bytes
 from headrace.files.machine import told_when_full
+from headrace.packing.reading import reading
 from headrace.packing.sample_table import SampleRef, SampleTable, files_of
 from headrace.packing.samples import Access, Fields, SourceField, Unreadable, Values
 from headrace.packing.sources.folder import FolderSource
 from headrace.packing.sources.source_store import SourceStore
-from headrace.processes.reading import reading
 from headrace.recipe.dataset import DatasetSpec
 
 Types = tuple[type, ...]

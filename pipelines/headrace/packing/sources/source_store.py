@@ -15,9 +15,9 @@ from headrace.errors import (
     UnreadableError,
 )
 from headrace.objects.protocol import ByteRange, Check, Store, StoredFile, as_listed
+from headrace.packing.reading import reading
 from headrace.packing.sample_table import SampleTable, by_path, columns_of
 from headrace.packing.samples import Content, Unreadable
-from headrace.processes.reading import reading
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""The file that is read now, on the disk in case that reading it ends this process.
+"""Which file is read now, written to the disk in case that reading it ends this process.
 
 For some damaged files libraries in C abort or never return, which no caller can catch.
 """
@@ -10,17 +10,24 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
-from headrace.errors import DataError
+from headrace.clusters.cancellable_call import wanted
+from headrace.errors import WorkerLostError
+from headrace.files.atomic import read_text
+from headrace.processes.children import Child, start_program
+from headrace.processes.identity import begin_child
+from headrace.processes.kept_process import KeptProcess, answer_calls
+from headrace.processes.working_folder import python_module
+from headrace.steps.mailbox import MOST_S, fault_of
 
-_FAULTS = (
-    signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGXCPU,
-)  # fmt: skip
-_MOST_S, _LOOK_S = 5.0, 0.5
+_LOOK_S = 0.5
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
 _here = threading.local()
 
 
@@ -64,27 +71,38 @@ def reading(name: str) -> None:
 def limited() -> Iterator[None]:
     """End the process by SIGXCPU if the block, in `noting`, computes for more than 5 seconds."""
     note = getattr(_here, "note", None) or _Note(-1)
-    note.until_s = time.thread_time() + _MOST_S
+    note.until_s = time.thread_time() + MOST_S
     try:
         yield
     finally:
         note.until_s = math.inf
 
 
-def fault_of(path: Path, code: int) -> DataError | None:
-    """Return the error for the file at which a process ended with an exit code, None for no file.
+def noted(work: Callable[[_Task], _Result], task: _Task, note: Path) -> _Result:
+    """Call a function that reads; if an earlier process died as it read, in a program of its own.
 
-    Args:
-        path: That of `noting`.
-        code: Minus the number of a signal; others than those of faults in code have no file.
+    Raises:
+        DataError: Reading a file ends any process.
     """
-    name = path.read_text(errors="replace").partition("\0")[0] if path.is_file() else ""
-    if -code not in _FAULTS or not name:
-        return None
-    fault = signal.Signals(-code)
-    why = f" after {_MOST_S:g} s of computing" if fault is signal.SIGXCPU else ""
-    return DataError(
-        f"'{name}' is damaged, or what reads it has a fault: reading it ended the process by "
-        f"{fault.name}{why}",
-        "Write it again, or leave it out: move it elsewhere, or narrow dataset.include.",
-    )
+    if not read_text(note):
+        return _noted(work, task, note)
+    log = note.with_suffix(".log")
+    program = Child(name="reading", command=python_module(__name__), log=log)
+    process = KeptProcess(start_program)
+    try:
+        found: _Result = process.call(program, (_noted, work, task, note), wanted)
+    except WorkerLostError as lost:
+        raise fault_of(note, lost.exit_code) or lost from lost
+    finally:
+        process.end()
+    return found
+
+
+def _noted(work: Callable[[_Task], _Result], task: _Task, note: Path) -> _Result:
+    with noting(note):
+        return work(task)
+
+
+if __name__ == "__main__":
+    begin_child()
+    answer_calls(lambda asked: asked[0](*asked[1:]))
