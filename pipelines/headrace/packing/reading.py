@@ -23,9 +23,9 @@ from headrace.processes.children import Child, start_program
 from headrace.processes.identity import begin_child
 from headrace.processes.kept_process import KeptProcess, answer_calls
 from headrace.processes.working_folder import python_module
-from headrace.steps.mailbox import MOST_S, fault_of
+from headrace.steps.mailbox import fault_of
 
-_LOOK_S = 0.5
+_MOST_S, _LOOK_S = 5.0, 0.5
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 _here = threading.local()
@@ -71,7 +71,7 @@ def reading(name: str) -> None:
 def limited() -> Iterator[None]:
     """End the process by SIGXCPU if the block, in `noting`, computes for more than 5 seconds."""
     note = getattr(_here, "note", None) or _Note(-1)
-    note.until_s = time.thread_time() + MOST_S
+    note.until_s = time.thread_time() + _MOST_S
     try:
         yield
     finally:

@@ -100,8 +100,7 @@ class ForeignFile:
         Of text and arrays of varying length, of which the file does not tell, those of the file.
         """
         dataset = self._file[path]
-        size = self._file.id.get_filesize() if dataset.dtype.hasobject else dataset.nbytes
-        return int(size)
+        return int(self._file.id.get_filesize() if dataset.dtype.hasobject else dataset.nbytes)
 
     def rows(self, path: str, rows: Sequence[int]) -> list[Cell]:
         """Some rows of a dataset, in the order asked for; neighbours are read at once.
@@ -126,8 +125,7 @@ class ForeignFile:
         dataset = self._file[path]
         if dataset.dtype.hasobject or not is_of_numbers(dataset.dtype):
             return None
-        order = dataset.dtype.newbyteorder("=")
-        found = np.empty((len(rows), *dataset.shape[1:]), dtype=order)
+        found = np.empty((len(rows), *dataset.shape[1:]), dataset.dtype.newbyteorder("="))
         start = 0
         for mine, block in self._blocks(path, rows):
             found[start : start + len(mine)] = block[mine - mine[0]]

@@ -72,8 +72,7 @@ class StepContext:
     @property
     def lease_folder(self) -> LeaseFolder:
         """Folder of the lease the step runs in."""
-        told = self.spec.lease_folder
-        return LeaseFolder(Path(told) if told else self.folder.path.parent.parent)
+        return LeaseFolder(Path(self.spec.lease_folder or self.folder.path.parent.parent))
 
     @cached_property
     def ends_at(self) -> float | None:

@@ -312,8 +312,7 @@ def thinned(points: Points, most: int) -> Points:
     kept = [points[0]]
     for begin, end in itertools.pairwise(cuts):
         stretch = middle[begin:end]
-        least, most_of = min(stretch, key=_value), max(stretch, key=_value)
-        kept += sorted({least, most_of})
+        kept += sorted({min(stretch, key=_value), max(stretch, key=_value)})
     return [*kept, points[-1]]
 
 

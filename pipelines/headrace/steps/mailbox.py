@@ -29,9 +29,7 @@ from headrace.states import FailureClass, StepState
 from headrace.steps.usage import AttemptUsage
 
 _LOCK_TIMEOUT_S = 60.0
-MOST_S = 5.0
-"""Seconds that a library may compute for one piece of a file; then SIGXCPU ends its process."""
-_FAULTS = "SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGXCPU"
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 _STATES = {
     FailureClass.PREEMPTED: StepState.PREEMPTED,
@@ -175,11 +173,8 @@ def submitted(lease: LeaseFolder) -> Iterator[StepFolder]:
 
 def find(lease: LeaseFolder, key: str) -> StepFolder | None:
     """The step with this key, if it was submitted."""
-    for folder in submitted(lease):
-        spec = read_record(folder.spec, StepSpec)
-        if spec is not None and spec.key == key:
-            return folder
-    return None
+    specs = ((folder, read_record(folder.spec, StepSpec)) for folder in submitted(lease))
+    return next((folder for folder, spec in specs if spec and spec.key == key), None)
 
 
 def request_cancel(folder: StepFolder, reason: str) -> None:
@@ -190,11 +185,9 @@ def request_cancel(folder: StepFolder, reason: str) -> None:
 
 def status(folder: StepFolder) -> StepStatus:
     """How a step stands; queued, with what it waits for, until its driver has written something."""
-    found = read_record(folder.status, StepStatus)
-    if found is not None:
-        return found
-    waits = Progress(phase=read_text(folder.waits) or "")
-    return StepStatus(state=StepState.QUEUED, progress=waits)
+    return read_record(folder.status, StepStatus) or StepStatus(
+        state=StepState.QUEUED, progress=Progress(phase=read_text(folder.waits) or "")
+    )
 
 
 def outcome(folder: StepFolder) -> StepResult | None:
@@ -242,20 +235,16 @@ def blamed(lost: StepResult, why: str, failure_class: FailureClass) -> StepResul
 
 
 def fault_of(note: Path, code: int) -> DataError | None:
-    """Return the error for the file at which a process ended, None if no file is to blame.
+    """Return the error for the file, named in a note, at which a process ended; None for no file.
 
-    Args:
-        note: Names the file, before a zero byte.
-        code: Exit code of the process, or minus the number of a signal.
+    `code` is its exit code, or minus the number of a signal.
     """
     name = (read_text(note) or "").partition("\0")[0]
-    ending = signal.Signals(-code).name if code < 0 else ""
-    if ending not in _FAULTS or not name:
+    if not name or code >= 0 or -code in _FROM_OUTSIDE:
         return None
-    why = f" after {MOST_S:g} s of computing" if ending == "SIGXCPU" else ""
     return DataError(
-        f"'{name}' is damaged, or what reads it has a fault: reading it ended the process by "
-        f"{ending}{why}",
+        f"'{name}' is damaged, or what reads it has a fault: reading it ended the process "
+        f"({signal.Signals(-code).name}: {signal.strsignal(-code)})",
         "Write it again, or leave it out: move it elsewhere, or narrow dataset.include.",
     )
 

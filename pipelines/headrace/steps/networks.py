@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import psutil
 
 
 def interface_of(address: str, interfaces: Mapping[str, Sequence[str]]) -> str | None:
     """Name of the network interface that has an IP address; None when there is none."""
-    try:
-        wanted = ipaddress.ip_address(address)
-    except ValueError:
-        return None
-    for name, found in interfaces.items():
-        if any(str(wanted) == each.partition("%")[0] for each in found):
-            return name
+    with suppress(ValueError):
+        wanted = str(ipaddress.ip_address(address))
+        for name, found in interfaces.items():
+            if wanted in (each.partition("%")[0] for each in found):
+                return name
     return None
 
 
@@ -28,6 +27,5 @@ def interfaces() -> dict[str, list[str]]:
 
 def network_environment(interface: str | None) -> dict[str, str]:
     """Variables that make gloo and NCCL use a network interface; none where it is not known."""
-    if interface is None:
-        return {}
-    return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    return {name: interface for name in names if interface}

@@ -81,16 +81,12 @@ def cpu_model() -> str:
     """Model of the processor; empty where the kernel does not tell."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith(_MODELS))
-    return next(named, "")
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(_MODELS)), "")
 
 
 def gpu_names() -> list[str]:
     """Names and driver of the GPUs of the node, as `nvidia-smi` tells; none without it."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return []
-    command = [program, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
         told = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):

@@ -30,15 +30,12 @@ class StepKind(Protocol):
 
     def run(self, context: StepContext) -> dict[str, Any]:
         """Do the step; gives its outputs."""
-        ...
 
     def words(self, options: StepOptions) -> tuple[str, ...]:
         """Options of the command of the kind's name that ask for the same."""
-        ...
 
     def report(self, run_id: str) -> None:
         """Write the report of a run that has succeeded."""
-        ...
 
 
 def step_kind(kind: str, built_in: tuple[str, ...] = ()) -> StepKind:

@@ -39,12 +39,12 @@ def ended(note: Path, code: str) -> int:
 @pytest.mark.parametrize(
     ("code", "name", "words"),
     [
-        ("ctypes.string_at(0)", "SIGSEGV", "ended the process by SIGSEGV"),
-        ("os.abort()", "SIGABRT", "ended the process by SIGABRT"),
+        ("ctypes.string_at(0)", "SIGSEGV", "ended the process (SIGSEGV: Segmentation fault)"),
+        ("os.abort()", "SIGABRT", "ended the process (SIGABRT: Aborted)"),
         (
-            "module.MOST_S = 0.5\nwith limited():\n while True: pass",
+            "module._MOST_S = 0.5\nwith limited():\n while True: pass",
             "SIGXCPU",
-            "SIGXCPU after 5 s of computing",
+            "(SIGXCPU: CPU time limit exceeded)",
         ),
     ],
 )
@@ -84,7 +84,9 @@ def test_nothing_is_left_of_what_ends_well(tmp_path: Path) -> None:
 
 def test_waiting_is_not_computing(tmp_path: Path) -> None:
     """A disk that stands still for longer than the limit is no fault of a file."""
-    assert ended(tmp_path / "reading", "module.MOST_S = 0.5\nwith limited():\n wait(), wait()") == 0
+    assert (
+        ended(tmp_path / "reading", "module._MOST_S = 0.5\nwith limited():\n wait(), wait()") == 0
+    )
 
 
 def test_without_a_place_nothing_is_noted() -> None:
