@@ -89,7 +89,7 @@ def _on_one_lease(recipe: Recipe, site: Site) -> Recipe:
     """The recipe that packs on the lease which trains, where a dataset that is packed is found.
 
     A queue is then asked once. Should the dataset be gone by then, it is packed there. Sources that
-    take long to list, or run code of the user's, are left to the nodes.
+    take long to list, may end this process, or run code of the user's, are left to the nodes.
     """
     if recipe.dataset is None or recipe.dataset.source is None:
         return recipe
@@ -99,7 +99,8 @@ def _on_one_lease(recipe: Recipe, site: Site) -> Recipe:
     source, target = recipe.dataset.source, recipe.pack.target or ""
     role = site.roles[recipe.packing_role]
     opens_at_once = backend(role.backend).opens_at_once
-    if opens_at_once or recipe.dataset.reader or is_remote(source) or is_remote(target):
+    is_frail = recipe.dataset.reader or (recipe.dataset.index or "").endswith(".parquet")
+    if opens_at_once or is_frail or is_remote(source) or is_remote(target):
         return recipe
     from headrace.packing.opened_source import is_packed
 

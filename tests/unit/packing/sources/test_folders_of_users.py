@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+import json
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
+from pyarrow import parquet
 
 from headrace.errors import HeadraceError
 from headrace.files.manifest_file import read_manifest
@@ -155,3 +158,13 @@ def test_a_jpeg_that_is_cut_is_quarantined(packs: Packs, tmp_path: Path) -> None
 def test_arrays_beside_their_metadata(packs: Packs, tmp_path: Path) -> None:
     source = write(tmp_path / "in", {f"{n}.npy": npy([n]) for n in range(4)} | {"a.txt": b"x"})
     assert packs(source, {"labels": "none"})["notes"] == ["files left out: 1 .txt"]
+
+
+def test_pictures_without_a_class_of_hugging_face_are_refused(packs: Packs, tmp_path: Path) -> None:
+    features = {"label": {"_type": "ClassLabel", "names": ["cat", "dog"]}}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    table = pa.table({"image": [png(1), png(2)], "label": pa.array([0, -1])})
+    (tmp_path / "in").mkdir()
+    parquet.write_table(table.replace_schema_metadata(metadata), tmp_path / "in" / "a.parquet")
+    with pytest.raises(HeadraceError, match="row 1: the label is -1, which is none of the classes"):
+        packs(tmp_path / "in")
