@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,46 +30,65 @@ _Result = TypeVar("_Result")
 _here = threading.local()
 
 
-@dataclass
 class _Note:
-    file: int
-    ends: threading.Event = field(default_factory=threading.Event)
-    until_s: float = math.inf
-    """On the clock of the time that its thread has computed."""
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.file = -1  # until something is read
+        self.watched: threading.Event | None = None  # until something is limited
+        self.until_s = math.inf  # on the clock of the time that its thread has computed
 
-    def watch(self, clock: int) -> None:
-        while not self.ends.wait(_LOOK_S):
+    def write(self, name: str) -> None:
+        with suppress(OSError):  # a note only helps to name a fault
+            if self.file < 0:
+                self.file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            os.pwrite(self.file, os.fsencode(f"{name}\0"), 0)
+
+    def watch(self) -> None:
+        self.watched, clock = threading.Event(), time.pthread_getcpuclockid(threading.get_ident())
+        threading.Thread(target=self._look, args=(self.watched, clock), daemon=True).start()
+
+    def _look(self, ends: threading.Event, clock: int) -> None:
+        while not ends.wait(_LOOK_S):
             with suppress(OSError):  # its thread ends just now
                 if time.clock_gettime(clock) > self.until_s:
                     os.kill(os.getpid(), signal.SIGXCPU)
+
+    def end(self) -> None:
+        if self.watched is not None:
+            self.watched.set()
+        if self.file >= 0:
+            os.close(self.file)
+        with suppress(OSError):
+            self.path.unlink()
 
 
 @contextmanager
 def noting(path: Path) -> Iterator[None]:
     """Have `reading` in this thread write to a file, which is removed when the block ends."""
     before = getattr(_here, "note", None)
-    with path.open("wb", buffering=0) as file:
-        _here.note = note = _Note(file.fileno())
-        clock = time.pthread_getcpuclockid(threading.get_ident())
-        threading.Thread(target=note.watch, args=(clock,), daemon=True).start()
-        try:
-            yield
-        finally:
-            note.ends.set()
-            _here.note = before
-            path.unlink(missing_ok=True)
+    _here.note = note = _Note(path)
+    try:
+        yield
+    finally:
+        _here.note = before
+        note.end()
 
 
 def reading(name: str) -> None:
     """Note what this thread reads from now on; empty for nothing. Takes a microsecond."""
     if note := getattr(_here, "note", None):
-        os.pwrite(note.file, os.fsencode(f"{name}\0"), 0)
+        note.write(name)
 
 
 @contextmanager
 def limited() -> Iterator[None]:
     """End the process by SIGXCPU if the block, in `noting`, computes for more than 5 seconds."""
-    note = getattr(_here, "note", None) or _Note(-1)
+    note: _Note | None = getattr(_here, "note", None)
+    if note is None:
+        yield
+        return
+    if note.watched is None:
+        note.watch()
     note.until_s = time.thread_time() + _MOST_S
     try:
         yield

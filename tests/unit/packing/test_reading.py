@@ -89,6 +89,12 @@ def test_waiting_is_not_computing(tmp_path: Path) -> None:
     )
 
 
+def test_a_note_that_cannot_be_written_does_no_harm(tmp_path: Path) -> None:
+    note = tmp_path / "gone" / "reading"
+    assert ended(note, "reading('x')") == 0
+    assert fault_of(note, ended(note, "os.abort()")) is None
+
+
 def test_without_a_place_nothing_is_noted() -> None:
     reading("x")
     with limited():
