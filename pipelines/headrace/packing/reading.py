@@ -45,7 +45,9 @@ class _Note:
 
     def watch(self) -> None:
         self.watched, clock = threading.Event(), time.pthread_getcpuclockid(threading.get_ident())
-        threading.Thread(target=self._look, args=(self.watched, clock), daemon=True).start()
+        watch = threading.Thread(target=self._look, args=(self.watched, clock), daemon=True)
+        with suppress(RuntimeError):  # there is no memory for a thread
+            watch.start()
 
     def _look(self, ends: threading.Event, clock: int) -> None:
         while not ends.wait(_LOOK_S):

@@ -162,7 +162,7 @@ def _included(
         )
     raise RecipeError(
         f"None of the {len(others):,} files in {place.name} matches dataset.include: {patterns}; "
-        + "".join(left_out(place.left_out)),
+        f"{''.join(left_out(place.left_out))}",
         min(ways_in(place, others)) or "Set dataset.include to patterns that match your samples.",
     )
 

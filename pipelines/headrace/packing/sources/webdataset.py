@@ -91,7 +91,9 @@ class WebDatasetSource:
         self.notes = left_out(self._place.left_out + self._left_out)
         if self._num_spaced:
             self.notes += (f"spaces around {self._num_spaced:,} labels left out",)
-        listed = by_path(SampleTable.concatenated(found))
+        listed = SampleTable.concatenated(found)
+        found.clear()  # before they are there once more, sorted
+        listed = by_path(listed)
         no_second_label(self.fields, listed)
         return listed
 
