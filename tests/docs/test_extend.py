@@ -120,7 +120,7 @@ def test_commands_of_a_package_are_a_mapping_and_replace_none(site_packages: Pat
 def test_a_kind_of_step_needs_no_other_package_to_be_whole(site_packages: Path):
     install(site_packages, "broken_addon", "import gone", "[headrace.steps]\nx = broken_addon:X\n")
     assert step_kind("probe").options is ProbeOptions
-    with pytest.raises(UserError, match="'x' of headrace.steps cannot be loaded"):
+    with pytest.raises(UserError, match=r"'x' of headrace[.]steps cannot be loaded"):
         step_kind("x")
 
 

@@ -9,6 +9,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from PIL import Image
 
 from headrace.states import FailureClass, StepState
 from support.bad_input import HEADRACE, Place, make_place, status_of, words
+from support.frail_files import write_aborting_parquet, write_endless_hdf5
 from support.images import write_class_folders
 from support.small_disk import small_disk
 from support.training import CODE
@@ -165,6 +167,38 @@ def test_images_of_several_shapes_are_named(place):
     words(shown, "'middle/middle-007.png' has shape (9, 8) uint8", "(8, 8) uint8", "'encoded'")
     words(shown, "pack failed (data_error)")
     assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "signal_name"),
+    [
+        ("a.parquet", write_aborting_parquet, "SIGABRT"),
+        ("first.h5", partial(write_endless_hdf5, heap=0), "SIGXCPU: CPU time limit exceeded"),
+        ("last.h5", write_endless_hdf5, "SIGXCPU: CPU time limit exceeded"),
+    ],
+)
+def test_a_file_that_makes_its_library_fail(place, name, write, signal_name):
+    """In the step's driver, or in the worker that meets the damage; pains 16."""
+    case = Path(name).stem
+    source = place.home / "raw" / case
+    source.mkdir(parents=True)
+    write(source / name)
+    place.write_raw(case, source, labels="none")
+    shown = fails_in(place, "pack", case, "--pack-only")
+    words(shown, "pack failed (data_error)", f"'{source}/{name}' is damaged", "leave it out")
+    words(shown, f"reading it ended the process ({signal_name}")
+
+
+def test_a_file_that_makes_the_users_reader_fail(place):
+    source = place.home / "raw" / "frail"
+    source.mkdir(parents=True)
+    for number in range(9):
+        (source / f"{number}.dat").write_text("damaged" if number == 5 else "text")
+    reader = {"_target_": "frail_reader.read"}
+    place.write_raw("frail", source, include=["*.dat"], reader=reader)
+    shown = fails_in(place, "pack", "frail", "--pack-only")
+    words(shown, "pack failed (data_error)", f"'{source}/5.dat' is damaged, or what reads it")
+    words(shown, "reading it ended the process (SIGSEGV")
 
 
 # --- packed datasets -------------------------------------------------------------------------

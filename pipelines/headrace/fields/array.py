@@ -117,6 +117,8 @@ def decode_arrays(content: bytes, names: Sequence[str] = ()) -> dict[str, NDArra
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            if not members:
+                raise UnreadableError("it holds no array")
             if names and set(names) != set(members):
                 raise UnreadableError(
                     f"arrays {', '.join(sorted(members))} in place of {', '.join(sorted(names))}"
@@ -126,8 +128,7 @@ def decode_arrays(content: bytes, names: Sequence[str] = ()) -> dict[str, NDArra
             num_bytes = sum(info.file_size for info in members.values())
             if num_bytes > MAX_ARCHIVE_BYTES:
                 raise UnreadableError(f"{num_bytes:,} bytes are more than {MAX_ARCHIVE_BYTES:,}")
-            wanted = names or members
-            return {name: decode_array(archive.read(members[name])) for name in wanted}
+            return {name: decode_array(archive.read(members[name])) for name in names or members}
     except _BAD_ARCHIVE as error:
         raise UnreadableError(f"no .npz file: {error}") from error
 

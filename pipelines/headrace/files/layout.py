@@ -38,6 +38,8 @@ class StepFolder(Folder):
     """Exit code of the driver, written by the host after the driver's end."""
     cancel = Entry("cancel")
     """If present, the step is asked to stop; holds the requester and the reason."""
+    reading = Entry("reading")
+    """The file of samples that the driver reads; absent if it reads none."""
     waits = Entry("waits")
     """What an attempt that is about to begin waits for; absent if it waits for nothing."""
     logs = Entry("logs")

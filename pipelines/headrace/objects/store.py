@@ -68,6 +68,7 @@ class LocalStore:
     def __init__(self, folder: str, on_link: Callable[[Path, str], None] | None = None) -> None:
         self.folder = Path(folder).expanduser().absolute()
         self._on_link = on_link
+        self.hidden = set[str]()  # paths whose names begin with a dot, of what was listed so far
 
     @property
     def url(self) -> str:
@@ -195,6 +196,7 @@ class LocalStore:
     def _is_file(self, prefix: str, entry: os.DirEntry[str], waiting: list[str]) -> bool:
         """Whether an entry may be a file; a folder is added to the waiting ones."""
         if entry.name[0] == ".":
+            self.hidden.add(prefix + entry.name)
             return False
         if not entry.is_dir():
             return True

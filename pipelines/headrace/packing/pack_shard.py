@@ -30,6 +30,7 @@ from headrace.packing.convert import describe
 from headrace.packing.fields import FieldRule
 from headrace.packing.packing_plan import PackPlan
 from headrace.packing.planned_shard import PlannedShard
+from headrace.packing.reading import noted
 from headrace.packing.samples import Access, Fields
 from headrace.packing.sources.open import open_source
 from headrace.packing.statistics import Moments
@@ -108,10 +109,7 @@ def pack_shard(task: PackTask) -> PackedShard:
     done = recorded(folder, task.file, task.pack_key)
     if done is not None and (done.shard is None or target.has(done.shard)):
         return done
-    plan = PlannedShard.read(folder.plan_file(task.file))
-    if plan is None:
-        raise StepError(f"The plan {folder.plan_file(task.file)} is missing", "Pack again.")
-    packed = _pack(task, plan)
+    packed = noted(_pack, task, folder.reading_file(task.file))
     if packed.shard is not None:
         target.send(task.file)
     text = packed.model_dump_json()
@@ -120,7 +118,11 @@ def pack_shard(task: PackTask) -> PackedShard:
     return packed
 
 
-def _pack(task: PackTask, plan: PlannedShard) -> PackedShard:
+def _pack(task: PackTask) -> PackedShard:
+    file = task.target.folder.plan_file(task.file)
+    plan = PlannedShard.read(file)
+    if plan is None:
+        raise StepError(f"The plan {file} is missing", "Pack again.")
     source = open_source(task.dataset, task.access, task.source_fields)
     collector = BlockCollector(task.rules, plan)
     expected = ExpectedSizes(

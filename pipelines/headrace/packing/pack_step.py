@@ -39,6 +39,7 @@ from headrace.packing.pack_shard import (
 )
 from headrace.packing.packing_plan import PackPlan, make_plan, settings_key
 from headrace.packing.planned_shard import PlannedShard
+from headrace.packing.reading import noting, reading
 from headrace.packing.target import PackTarget, packed_dataset
 from headrace.shards.writer import remove_temporary
 from headrace.steps.context import StepContext
@@ -95,7 +96,8 @@ def pack(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
     give_back_large_blocks()  # a plan makes several columns of millions of samples
     pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own keeps what is freed
     try:
-        return _dataset(context, open_fleet)
+        with noting(context.folder.reading):
+            return _dataset(context, open_fleet)
     except StorageFullError as error:
         raise TargetFullError(error.what, _WHEN_FULL) from error
 
@@ -202,6 +204,7 @@ def _packed_shards(
     role = context.site.roles[context.recipe.packing_role]
     nodes = min(role.nodes, -(-len(plan.shards) // role.threads_per_node))
     context.usage = AttemptUsage(nodes=max(nodes, 1), cpus=float(nodes * role.cpus_per_node))
+    reading("")
     with open_fleet(context.lease_folder) as fleet:
         context.progress(done, plan.num_samples, _UNIT, "packing")
         tasks = PackTasks(pattern, plan.shards)

@@ -198,7 +198,17 @@ def columns_of(rows: Iterable[Sequence[Any]], *types: Any) -> list[Any]:
         for column, cells, kind in zip(chunks, zip(*some, strict=True), types, strict=True):
             column.append(pa.array(cells, kind))
     pairs = zip(chunks, types, strict=True)
-    return [pa.chunked_array(each, kind).combine_chunks() for each, kind in pairs]
+    columns = [pa.chunked_array(each, kind).combine_chunks() for each, kind in pairs]
+    chunks.clear()
+    give_back_small_blocks()
+    return columns
+
+
+def give_back_small_blocks() -> None:
+    """Give memory that was freed in small blocks, as of parts of a table, back to the system."""
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
 
 
 def strings(texts: Any) -> Any:

@@ -14,6 +14,8 @@ import numpy as np
 import xxhash
 from numpy.typing import ArrayLike, NDArray
 
+from headrace.packing.sample_table import give_back_small_blocks
+
 Indices = NDArray[np.int64]
 
 
@@ -196,6 +198,7 @@ def _keys(texts: Iterable[str], seed: int, purpose: str) -> NDArray[np.uint64]:
     found = bytearray()
     for text in texts:
         found += digest(prefix + text.encode())[:8]
+    give_back_small_blocks()
     return np.frombuffer(found, dtype=">u8").astype(np.uint64)
 
 

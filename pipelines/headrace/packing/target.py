@@ -47,6 +47,10 @@ class DatasetFolder:
         """Keys by which the dataset is known without listing what its containers hold."""
         return self.parts / "sources"
 
+    def reading_file(self, shard_file: str) -> Path:
+        """What is read for a shard; left over if that ended its worker."""
+        return self.parts / f"{Path(shard_file).stem}.reading"
+
     def record_file(self, shard_file: str) -> Path:
         """Record of a packed shard, by its path relative to the dataset."""
         return self.parts / f"{Path(shard_file).stem}.json"

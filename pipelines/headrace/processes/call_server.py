@@ -147,7 +147,9 @@ def _lost(end: ChildEnd) -> HeadraceError:
     is_unclear = end.code == -signal.SIGKILL and not end.out_of_memory
     more = " It may need more memory than the node has." if is_unclear else ""
     hint = f"{end.advice}See {end.log}.{more}\n{end.last_words}"
-    return kind(f"The {end.name} ended by {end.cause}", hint)
+    error = kind(f"The {end.name} ended by {end.cause}", hint)
+    error.exit_code = end.code
+    return error
 
 
 def answer_calls(answer: Callable[[Any], object], idle_s: float = IDLE_S) -> None:

@@ -91,7 +91,8 @@ def _on_one_lease(recipe: Recipe, site: Site) -> Recipe:
     """Return the recipe with the role that trains for packing, if its dataset is packed already.
 
     Then only one lease waits in the queue. If the dataset is gone by then, that lease packs it.
-    Sources that take long to list, or run the user's code, are left to the nodes.
+    Sources that take long to list, may end this process, or run the user's code, are left to the
+    nodes.
     """
     if recipe.dataset is None or recipe.dataset.source is None:
         return recipe
@@ -101,7 +102,8 @@ def _on_one_lease(recipe: Recipe, site: Site) -> Recipe:
     source, target = recipe.dataset.source, recipe.pack.target or ""
     role = site.roles[recipe.packing_role]
     opens_at_once = launcher_for(role.backend).opens_at_once
-    if opens_at_once or recipe.dataset.reader or is_remote(source) or is_remote(target):
+    is_frail = recipe.dataset.reader or (recipe.dataset.index or "").endswith(".parquet")
+    if opens_at_once or is_frail or is_remote(source) or is_remote(target):
         return recipe
     from headrace.packing.opened_source import is_packed
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeAlias
@@ -18,6 +18,7 @@ from headrace.fields.array import is_of_numbers
 from headrace.shards.format import FORMAT_ATTRIBUTE, most_bytes
 
 Cell: TypeAlias = "NDArray[Any] | bytes | str | int | float"
+Limit: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 _GAP_ROWS = 16
 _GAP_BYTES = 2**16
@@ -43,13 +44,16 @@ class ForeignColumn:
 
 
 class ForeignFile:
-    """An HDF5 file, opened for reading; a context manager. `name` is for messages.
+    """An HDF5 file, opened for reading; a context manager.
+
+    `name` is for messages; `limited` encloses each read.
 
     All methods raise a `DataError` if it is damaged, is a shard of headrace, or keeps values in
     other files.
     """
 
-    def __init__(self, source: Path | BinaryIO, name: str) -> None:
+    def __init__(self, source: Path | BinaryIO, name: str, limited: Limit = nullcontext) -> None:
+        self._limited = limited
         self._name = name
         with self._placed(""):
             self._file = h5py.File(source, "r", locking=False)
@@ -98,8 +102,7 @@ class ForeignFile:
         For text and arrays of varying length, whose size the file lacks, those of the file.
         """
         dataset = self._file[path]
-        size = self._file.id.get_filesize() if dataset.dtype.hasobject else dataset.nbytes
-        return int(size)
+        return int(self._file.id.get_filesize() if dataset.dtype.hasobject else dataset.nbytes)
 
     def rows(self, path: str, rows: Sequence[int]) -> list[Cell]:
         """Return some rows of a dataset, in the given order; neighbours are read at once.
@@ -124,8 +127,7 @@ class ForeignFile:
         dataset = self._file[path]
         if dataset.dtype.hasobject or not is_of_numbers(dataset.dtype):
             return None
-        order = dataset.dtype.newbyteorder("=")
-        found = np.empty((len(rows), *dataset.shape[1:]), dtype=order)
+        found = np.empty((len(rows), *dataset.shape[1:]), dataset.dtype.newbyteorder("="))
         start = 0
         for mine, block in self._blocks(path, rows):
             found[start : start + len(mine)] = block[mine - mine[0]]
@@ -138,7 +140,7 @@ class ForeignFile:
         """Yield ascending rows that are read at once, and the data from the first to the last."""
         dataset = self._file[path]
         for mine in _runs(dataset, rows):
-            with self._placed(f"'{path}', rows {mine[0]:,} to {mine[-1]:,}: "):
+            with self._placed(f"'{path}', rows {mine[0]:,} to {mine[-1]:,}: "), self._limited():
                 block = dataset[mine[0] : mine[-1] + 1]
             yield mine, block
 

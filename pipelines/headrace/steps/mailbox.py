@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 from pydantic import Field, JsonValue
 
-from headrace.errors import LeaseLostError, StepError
+from headrace.errors import DataError, LeaseLostError, StepError
 from headrace.files.atomic import (
     is_there,
     publish_folder,
@@ -27,11 +29,13 @@ from headrace.states import FailureClass, StepState
 from headrace.steps.usage import AttemptUsage
 
 _LOCK_TIMEOUT_S = 60.0
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 _STATES = {
     FailureClass.PREEMPTED: StepState.PREEMPTED,
     FailureClass.TIMED_OUT: StepState.TIMED_OUT,
     FailureClass.USER_ERROR: StepState.FAILED,
+    FailureClass.DATA_ERROR: StepState.FAILED,
     FailureClass.OUT_OF_MEMORY: StepState.FAILED,
 }
 
@@ -169,11 +173,8 @@ def submitted(lease: LeaseFolder) -> Iterator[StepFolder]:
 
 def find(lease: LeaseFolder, key: str) -> StepFolder | None:
     """Return the step with this key; None if it was not submitted."""
-    for folder in submitted(lease):
-        spec = read_record(folder.spec, StepSpec)
-        if spec is not None and spec.key == key:
-            return folder
-    return None
+    specs = ((folder, read_record(folder.spec, StepSpec)) for folder in submitted(lease))
+    return next((folder for folder, spec in specs if spec and spec.key == key), None)
 
 
 def request_cancel(folder: StepFolder, reason: str) -> None:
@@ -184,20 +185,22 @@ def request_cancel(folder: StepFolder, reason: str) -> None:
 
 def status(folder: StepFolder) -> StepStatus:
     """Return a step's status; queued, with what it waits for, until its driver has written one."""
-    found = read_record(folder.status, StepStatus)
-    if found is not None:
-        return found
-    waits = Progress(phase=read_text(folder.waits) or "")
-    return StepStatus(state=StepState.QUEUED, progress=waits)
+    return read_record(folder.status, StepStatus) or StepStatus(
+        state=StepState.QUEUED, progress=Progress(phase=read_text(folder.waits) or "")
+    )
 
 
 def outcome(folder: StepFolder) -> StepResult | None:
     """Return a step's result, even if its driver died before; None while it may still end."""
     ended = read_record(folder.exit, DriverExit)  # first: the result is written before
     result = read_record(folder.result, StepResult)
-    if result is None and ended is not None:
-        return lost(folder, _why_without_result(folder, ended), ended.at)
-    return result
+    if result is not None or ended is None:
+        return result
+    found = lost(folder, _why_without_result(folder, ended), ended.at)
+    fault = None if ended.why else fault_of(folder.reading, ended.code)
+    if fault is None or found.state is not StepState.LOST:
+        return found
+    return blamed(found.model_copy(update={"failure": None}), str(fault), fault.failure_class)
 
 
 def lost(folder: StepFolder, why: str, at: float | None = None) -> StepResult:
@@ -229,6 +232,21 @@ def blamed(lost: StepResult, why: str, failure_class: FailureClass) -> StepResul
     failure = Failure(failure_class=failure_class, error="", message=message)
     state = _STATES.get(failure_class, StepState.LOST)
     return lost.model_copy(update={"state": state, "failure": failure})
+
+
+def fault_of(note: Path, code: int) -> DataError | None:
+    """Return the error for the file, named in a note, at which a process ended; None for no file.
+
+    `code` is its exit code, or minus the number of a signal.
+    """
+    name = (read_text(note) or "").partition("\0")[0]
+    if not name or code >= 0 or -code in _FROM_OUTSIDE:
+        return None
+    return DataError(
+        f"'{name}' is damaged, or what reads it has a fault: reading it ended the process "
+        f"({signal.Signals(-code).name}: {signal.strsignal(-code)})",
+        "Write it again, or leave it out: move it elsewhere, or narrow dataset.include.",
+    )
 
 
 def was_killed(folder: StepFolder) -> bool:

@@ -81,8 +81,7 @@ def cpu_model() -> str:
     """Return the model of the processor; empty if the kernel does not report it."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith(_MODELS))
-    return next(named, "")
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(_MODELS)), "")
 
 
 def gpu_names() -> list[str]:

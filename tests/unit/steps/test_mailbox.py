@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -92,6 +93,30 @@ def test_a_driver_that_died_without_a_result(lease, code, cancelled, state, word
     result = mailbox.outcome(folder)
     assert result.state is state
     assert words in result.failure.message
+
+
+@pytest.mark.parametrize(
+    ("code", "why", "cancelled", "state"),
+    [
+        (-signal.SIGABRT, "", False, StepState.FAILED),
+        (-signal.SIGKILL, "", False, StepState.LOST),
+        (-signal.SIGABRT, "the lease's time is over", False, StepState.LOST),
+        (-signal.SIGABRT, "", True, StepState.CANCELLED),
+        (1, "", False, StepState.LOST),
+    ],
+)
+def test_a_file_that_ends_its_driver_is_a_fault_of_the_data(lease, code, why, cancelled, state):
+    """It is not tried again: every other driver would end so, too."""
+    folder = mailbox.submit(lease, spec())
+    write_text(folder.reading, "/raw/a.parquet\0")
+    if cancelled:
+        mailbox.request_cancel(folder, "the user")
+    write_json(folder.exit, {"code": int(code), "at": 12.0, "why": why})
+    result = mailbox.outcome(folder)
+    assert result.state is state
+    is_fault = state is StepState.FAILED
+    assert (result.failure.failure_class is FailureClass.DATA_ERROR) is is_fault
+    assert ("'/raw/a.parquet' is damaged" in result.failure.message) is is_fault
 
 
 def test_the_time_of_a_lost_step_counts_from_the_start_of_its_driver(lease):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from headrace.errors import DataError, RecipeError
@@ -18,7 +19,10 @@ from headrace.recipe.globs import matcher
 _FIELD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DECOMPRESSED_BY = {
     ".gz": "gunzip", ".tgz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd",
+    ".zip": "unzip", ".7z": "7z x", ".rar": "unrar x",
 }  # fmt: skip
+_ARCHIVES = (".tgz", ".zip", ".7z", ".rar")
+_NUM_NAMED = 8
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
 
 _ABOUT = re.compile(r"(readme|licen[cs]e|copying|notice)([-_.].*)?\.txt", re.IGNORECASE)
@@ -40,8 +44,8 @@ def way_in(path: str) -> str:
     """What to do with a file of many samples that is not read as it is; empty for other files."""
     ending = suffix_of(path)
     tool, inner = _DECOMPRESSED_BY.get(ending), suffix_of(path[: -len(ending)])
-    if tool and (ending == ".tgz" or inner in (".tar", *_TABLES)):
-        command = shlex.join([tool, path])
+    if tool and (ending in _ARCHIVES or inner in (".tar", *_TABLES)):
+        command = shlex.join([*tool.split(), path])
         return f"Compressed files are not read; decompress it first: `{command}`."
     return rows_as_samples(path) if suffix_of(path) in _TABLES else ""
 
@@ -51,6 +55,15 @@ def rows_as_samples(path: str) -> str:
     return (
         f"Where rows are samples themselves, set dataset.source to {path}, without dataset.index."
     )
+
+
+def left_out(counts: Counter[str]) -> tuple[str, ...]:
+    """Return a note on files that are no samples, by ending; none if there are none."""
+    ordered = sorted((-count, ending) for ending, count in counts.items() if count)
+    names = [f"{-count:,} {ending}" for count, ending in ordered[:_NUM_NAMED]]
+    others = -sum(count for count, _ in ordered[_NUM_NAMED:])
+    names += [f"{others:,} others"] if others else []
+    return (f"files left out: {', '.join(names)}",) if names else ()
 
 
 def ways_in(place: SourceStore, paths: Iterable[str]) -> set[str]:

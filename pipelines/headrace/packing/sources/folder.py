@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from headrace.packing.sources.files import (
     field_of,
     is_text_sample,
     kind_of,
+    left_out,
     no_second_label,
     suffix_of,
     ways_in,
@@ -29,8 +29,6 @@ from headrace.packing.sources.source_store import SourceStore
 from headrace.packing.sources.tars import TarStore
 from headrace.recipe.dataset import DatasetSpec
 from headrace.recipe.globs import matcher
-
-_HIDDEN = re.compile(r"(?:^|/)(?:__MACOSX|@eaDir|\$RECYCLE\.BIN)/")  # beside names with a dot
 
 
 def tar_source(
@@ -89,7 +87,10 @@ class FolderSource:
         listed, self.notes = with_folders(
             listed, self._spec, self._place, prefix, labelled=self._by_folders
         )
-        self.notes += () if self._index is None else self._index.notes
+        if self._index is not None:
+            self.notes += self._index.notes
+            self._place.left_out[suffix_of(self._index.path)] -= 1
+        self.notes += left_out(self._place.left_out)
         no_second_label(self.fields, listed)
         return listed
 
@@ -149,8 +150,7 @@ def _included(
     place: SourceStore, spec: DatasetSpec, index: Index | None, check: Check | None
 ) -> SampleTable:
     skipped = index.path if index is not None else ""
-    wanted = [matcher(spec.include), *(() if chosen(spec) else (is_text_sample,))]
-    for matches in wanted:
+    for matches in (matcher(spec.include), *(() if chosen(spec) else (is_text_sample,))):
         found = place.listed(partial(_is_wanted, matches, skipped), check)
         if found:
             return found
@@ -162,13 +162,14 @@ def _included(
             f"Put your samples there, or set dataset.source to their folder. Expected: {patterns}.",
         )
     raise RecipeError(
-        f"None of the {len(others):,} files in {place.name} matches dataset.include: {patterns}",
+        f"None of the {len(others):,} files in {place.name} matches dataset.include: {patterns}; "
+        f"{''.join(left_out(place.left_out))}",
         min(ways_in(place, others)) or "Set dataset.include to patterns that match your samples.",
     )
 
 
 def _is_wanted(matches: Callable[[str], bool], skipped: str, path: str) -> bool:
-    return path != skipped and matches(path) and not _HIDDEN.search(path)
+    return path != skipped and matches(path)
 
 
 def _with_columns(fields: Fields, index: Index) -> Fields:

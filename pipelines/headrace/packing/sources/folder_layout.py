@@ -14,7 +14,7 @@ import numpy as np
 
 from headrace.errors import UnclearNamesError
 from headrace.packing.sample_table import SampleTable, coded_texts, extracted, shown
-from headrace.packing.sources.source_store import SourceStore
+from headrace.packing.sources.source_store import HIDDEN, SourceStore
 from headrace.recipe.dataset import TRAIN, DatasetSpec
 
 Chain: TypeAlias = tuple[str, ...]
@@ -189,5 +189,6 @@ def _empty_folders(place: Path, chains: Sequence[Chain], depth: int) -> list[str
         "/".join((*parent, entry.name))
         for parent in sorted({chain[:at] for chain in chains for at in range(depth)})
         for entry in os.scandir(place.joinpath(*parent))
-        if entry.is_dir() and entry.name[0] != "." and (*parent, entry.name) not in known
+        if entry.is_dir() and (*parent, entry.name) not in known
+        if entry.name[0] != "." and not HIDDEN.search(f"{entry.name}/")
     ]

@@ -18,6 +18,7 @@ from headrace.errors import HeadraceError, RecipeError, UserCodeError
 from headrace.fields.array import is_of_numbers
 from headrace.fields.field_kind import Value, kind_named, kind_of_bytes
 from headrace.files.machine import told_when_full
+from headrace.packing.reading import reading
 from headrace.packing.sample_table import SampleRef, SampleTable, files_of
 from headrace.packing.samples import Access, Fields, SourceField, Unreadable, Values
 from headrace.packing.sources.folder import FolderSource
@@ -77,6 +78,7 @@ class FunctionSource(FolderSource):
         if self._place.folder is not None:
             for ref in refs:
                 self._place.unchanged(ref.path, ref.version)
+                reading(str(self._place.folder / ref.path))
                 yield self._place.folder / ref.path
             return
         files = files_of(refs)
@@ -89,6 +91,7 @@ class FunctionSource(FolderSource):
                 with told_when_full(Path(folder), file.num_bytes):
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_bytes(content)
+                reading(f"{self._place.name}/{file.path}")
                 yield path
                 path.unlink(missing_ok=True)  # the function may have moved it
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import DataError, RecipeError
 from headrace.fields.field_kind import kind_named, kind_of_bytes
+from headrace.packing.reading import limited
 from headrace.packing.samples import SourceField, Unreadable
 from headrace.packing.sources.arrow_columns import coded
 from headrace.packing.sources.files import damaged
@@ -31,7 +32,7 @@ class Hdf5Source(RowSource):
         name = f"{self._place.name}/{path}"
         with self._place.open(path, version) as stream:
             folder = self._place.folder
-            with ForeignFile(folder / path if folder else stream, name) as file:
+            with ForeignFile(folder / path if folder else stream, name, limited) as file:
                 yield _Hdf5Rows(file, name, [] if self.asked.every else self.asked.named)
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from posixpath import splitext
 from typing import BinaryIO, TypeVar
 
 from headrace.errors import (
@@ -15,10 +19,16 @@ from headrace.errors import (
     UnreadableError,
 )
 from headrace.objects.protocol import ByteRange, Check, Store, StoredFile, as_listed
+from headrace.objects.store import LocalStore
+from headrace.packing.reading import reading
 from headrace.packing.sample_table import SampleTable, by_path, columns_of
 from headrace.packing.samples import Content, Unreadable
 
 T = TypeVar("T")
+
+HIDDEN = re.compile(
+    r"(?:^|/)(?:(?:__MACOSX|@eaDir|\$RECYCLE\.BIN)/|(?:Thumbs\.db|desktop\.ini)$)"
+)  # beside names with a dot
 
 Wanted = Callable[[str], object]
 """Tells by its path whether a file counts."""
@@ -40,6 +50,8 @@ class SourceStore:
         self.folder: Path | None = store.folder
         """The local folder in which samples are files; None for a URL."""
         self._only = only
+        self.left_out = Counter[str]()
+        """Files that `listed` has left out, by ending; `hidden` are those of systems."""
 
     def names(self, check: Check | None = None) -> Iterator[str]:
         """Paths of all files whose names begin with no dot, in any order."""
@@ -56,14 +68,27 @@ class SourceStore:
         """
         import pyarrow as pa
 
-        found: Iterator[tuple[str, int, str | int]] = self._told(self._files(wanted, check))
+        self.left_out.clear()
+        chosen = partial(self._is_chosen, wanted)
+        found: Iterator[tuple[str, int, str | int]] = self._told(self._files(chosen, check))
         text = version = pa.large_string()
         if self.folder is not None:  # versions are times
             found, version = ((path, size, int(time)) for path, size, time in found), pa.int64()
         with utf8_names(self.name):
             columns = columns_of(found, text, pa.int64(), version)
+        if isinstance(self.store, LocalStore):
+            self.left_out["hidden"] += len(self.store.hidden)
         names = ("path", "bytes", "version")
         return by_path(SampleTable.of(**dict(zip(names, columns, strict=True))))
+
+    def _is_chosen(self, wanted: Wanted, path: str) -> bool:
+        """Whether a file counts; others are counted."""
+        is_hidden = HIDDEN.search(path)
+        if is_hidden or not wanted(path):
+            ending = "hidden" if is_hidden else splitext(path)[1].lower()
+            self.left_out[ending or "without an ending"] += 1
+            return False
+        return True
 
     def stat(self, path: str) -> StoredFile | None:
         """One file; None when there is no such file."""
@@ -92,6 +117,7 @@ class SourceStore:
 
     def open(self, path: str, version: str) -> BinaryIO:
         """A file to read and seek in."""
+        reading(f"{self.name}/{path}")
         with _as_listed():
             return self.store.open(path, version)
 

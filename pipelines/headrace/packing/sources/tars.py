@@ -100,6 +100,7 @@ def _num_plain(headers: Sequence[bytes]) -> int:
     sums = table.sum(axis=1, dtype=np.int64) - told.sum(axis=1, dtype=np.int64) + 8 * ord(" ")
     digits = told[:, :6].astype(np.int64) - ord("0")
     right = ((digits >= 0) & (digits < 8)).all(axis=1) & (digits @ 8 ** np.arange(6)[::-1] == sums)
+    right &= told[:, 6] & 0xDF == 0  # zero or a space, as tarfile asks for
     plain = right & (table[:, _KIND] == ord("0")) & (table[:, _PREFIX] == 0)
     return len(plain) if plain.all() else int(plain.argmin())
 

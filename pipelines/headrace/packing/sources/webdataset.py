@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, BinaryIO
 
@@ -29,6 +30,7 @@ from headrace.packing.sources.files import (
     containers,
     field_of,
     kind_of,
+    left_out,
     no_second_label,
     refuse_paths,
 )
@@ -63,6 +65,8 @@ class WebDatasetSource:
         self._label_needed = spec.label_field is not None
         self._labels = "none" if spec.labels == "none" else spec.label_kind
         self._roles = {"group": spec.group_field, "split": spec.split_field}
+        self._left_out = Counter[str]()
+        self._num_spaced = 0
 
     def containers(self, check: Check | None = None) -> Sequence[StoredFile]:
         return containers(self._place, "webdataset", SUFFIXES, check, self._include)
@@ -84,7 +88,12 @@ class WebDatasetSource:
             self.fields = (*self.fields, SourceField("label", "value", dtype=dtype))
         if not found:
             raise DataError(f"The tar files in {self._place.name} hold no sample")
-        listed = by_path(SampleTable.concatenated(found))
+        self.notes = left_out(self._place.left_out + self._left_out)
+        if self._num_spaced:
+            self.notes += (f"spaces around {self._num_spaced:,} labels left out",)
+        listed = SampleTable.concatenated(found)
+        found.clear()  # before they are there once more, sorted
+        listed = by_path(listed)
         no_second_label(self.fields, listed)
         return listed
 
@@ -126,6 +135,8 @@ class WebDatasetSource:
         chosen = [samples.files(endings) for endings in self._keys.values()]
         roles = {"label": None if self._labels == "none" else self._label_key, **self._roles}
         texts = {role: samples.texts(stream, name) for role, name in roles.items() if name}
+        self._left_out += samples.left_out({*self._keys.values(), *roles.values()})
+        self._num_spaced += samples.num_spaced
         if self._labels == "value":
             chosen.append(samples.files(self._label_key))
             dtypes |= _number_types(samples, texts.pop("label"))
@@ -174,6 +185,7 @@ class _TarSamples:
         self.keys = keys.dictionary.take(keys.indices.filter(begins))
         self._sample_of = np.cumsum(begins) - 1
         self._files = self._by_ending(endings)
+        self.num_spaced = 0
 
     def _by_ending(self, endings: Any) -> dict[str, NDArray[np.int64]]:
         """The files that count by their ending in lower case, in order."""
@@ -218,6 +230,12 @@ class _TarSamples:
             )
         return found
 
+    def left_out(self, taken: Iterable[str | None]) -> Counter[str]:
+        """Return how many files have endings that are not among those taken."""
+        known = {each for endings in taken for each in (endings or "").split(";")}
+        counts = {ending: len(at) for ending, at in self._files.items() if ending not in known}
+        return Counter({f".{ending}": num for ending, num in counts.items()})
+
     def texts(self, stream: BinaryIO, endings: str) -> Any:
         """What the file with one of the endings holds, of each sample."""
         at, found = self.files(endings), []
@@ -232,6 +250,7 @@ class _TarSamples:
                     "Correct it, or remove the sample.",
                 )
             found.append(text.strip())
+            self.num_spaced += found[-1] != text.strip("\r\n")
         return strings(found).dictionary_encode()
 
 

@@ -1,4 +1,4 @@
-"""Damaged files of every format end in right data, quarantine or a named error.
+"""Damaged files of every format end in right data, quarantine, a named error or a named fault.
 
 `HEADRACE_DAMAGED_FILES` sets how many files of each format are tried.
 """
@@ -14,12 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from headrace.steps.mailbox import fault_of
 from support.damaged_inputs import FORMS
 
 NUM_FILES = int(os.environ.get("HEADRACE_DAMAGED_FILES", "30"))
 TESTS = Path(__file__).parents[3]
-CRASHES = {"parquet", "arrow", "hdf5"}
-"""Formats whose libraries may abort or not return; their processes end by a signal."""
 
 
 def survey(form: str, num_files: int, folder: Path) -> dict[str, list[str]]:
@@ -42,7 +41,10 @@ def survey(form: str, num_files: int, folder: Path) -> dict[str, list[str]]:
         if done.returncode > 0:
             found["traceback"].append(f"{number}: {done.stderr[-2000:]}")
         elif done.returncode < 0:
-            found[f"signal {-done.returncode}"].append(f"{number}: {done.stderr[-300:]}")
+            notes = (folder / str(first) / str(number)).rglob("*reading")
+            faults = [fault for note in notes if (fault := fault_of(note, done.returncode))]
+            ending = "fault" if faults else f"signal {-done.returncode}"
+            found[ending].append(f"{number}: {faults} {done.stderr[-300:]}")
         first = int(number) + 1
     return found
 
@@ -51,9 +53,7 @@ def survey(form: str, num_files: int, folder: Path) -> dict[str, list[str]]:
 def test_damaged_files(form: str, tmp_path: Path) -> None:
     found = survey(form, NUM_FILES, tmp_path)
     print({outcome: len(each) for outcome, each in found.items()})
-    allowed = {"same", "error"}
-    if form in CRASHES:
-        allowed |= {outcome for outcome in found if outcome.startswith("signal")}
+    allowed = {"same", "error", "fault"}
     assert {key: each[:5] for key, each in found.items() if key not in allowed} == {}
     assert found["same"]
     assert found["error"] or form in ("npy", "npz", "wav")  # these are in quarantine

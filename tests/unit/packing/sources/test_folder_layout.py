@@ -205,6 +205,7 @@ def test_what_people_are_shown(tmp_path: Path, make_context, packs) -> None:
         "split 'val': folder 'val', 2 samples",
         "classes without a sample in split 'train': bird",
         "folders without a sample: holdout, train/cow, train/fish",
+        "files left out: 1 .heic, 1 hidden",
     ]
 
 
