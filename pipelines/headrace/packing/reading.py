@@ -18,9 +18,9 @@ from typing import TypeVar
 from headrace.clusters.cancellable_call import wanted
 from headrace.errors import WorkerLostError
 from headrace.files.atomic import read_text
+from headrace.processes.call_server import CallServer, answer_calls
 from headrace.processes.children import Child, start_program
 from headrace.processes.identity import begin_child
-from headrace.processes.call_server import CallServer, answer_calls
 from headrace.processes.working_folder import python_module
 from headrace.steps.mailbox import fault_of
 
