@@ -14,11 +14,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, NoReturn
 
-from airflow.sdk.exceptions import (
-    AirflowFailException,
-    AirflowSkipException,
-    TaskDeferred,
-)
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
 from headrace.errors import (
     CapacityError,
@@ -60,12 +56,7 @@ from headrace_airflow.run_operators import (
     was_cancelled_for_another_try,
 )
 from headrace_airflow.telemetry import tell_lease, tell_step
-from headrace_airflow.triggers import (
-    MACHINES_KEY,
-    RoomTrigger,
-    StepTrigger,
-    WaitingTask,
-)
+from headrace_airflow.triggers import MACHINES_KEY, RoomTrigger, StepTrigger, WaitingTask
 
 _RETRY_PAUSE_S = 3.0
 """Before another attempt: short, since the task holds its place meanwhile."""

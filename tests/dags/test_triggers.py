@@ -8,8 +8,8 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from headrace.clusters.lease_files import write_heartbeat
 from headrace.clusters.lease_records import Ending, HostRecord, LeaseInfo, LeaseSpec
-from headrace.clusters.lease_state import write_heartbeat
 from headrace.errors import CapacityError
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from headrace.batch.queue_state import intent_of
-from headrace.clusters import lease_client
+from headrace.clusters.lease_files import LeaseFiles
 from headrace.clusters.lease_jobs import job_spec
 from headrace.clusters.lease_records import job_name
 from headrace.execution.step_attempts import RunningAttempt, collect, start_step
@@ -92,7 +92,7 @@ def test_a_job_that_was_submitted_and_not_recorded_is_found_by_its_name(
     job_id = slurm.system.submit(job)
     _lose_the_ledger(home, monkeypatch)
     assert f"starting, Slurm job {job_id}" in _headrace("lease", "adopt", "--site", "quick")
-    assert lease_client.state(folder, 0.0) is LeaseState.STARTING
+    assert LeaseFiles.read(folder).state(0.0) is LeaseState.STARTING
     assert job_name(folder) == job.name
     _headrace("lease", "close", folder.lease_id, "--site", "quick", "--grace", "0")
     assert slurm.queue() == []

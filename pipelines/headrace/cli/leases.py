@@ -30,8 +30,9 @@ from headrace.cli.console import (
 from headrace.cli.listing import ListColumn, Listing
 from headrace.cli.words import cost_words, nodes_words
 from headrace.clusters import lease_client
+from headrace.clusters.lease_files import LeaseFiles
+from headrace.clusters.lease_folders import reap as reap_site
 from headrace.clusters.lease_records import LeaseInfo, LeaseSpec, PoolJobView
-from headrace.clusters.overview import reap as reap_site
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
@@ -148,8 +149,8 @@ def close(
         return
     folder = _lease_folder(site, lease_id)
     close_lease(folder, Actor.here(), grace, reason)
-    state = lease_client.state(folder, lease_client.spec(folder).lost_after_s)
-    typer.echo(f"{lease_id} is {state.value}: {lease_client.why_ended(folder)}")
+    files = LeaseFiles.read(folder)
+    typer.echo(f"{lease_id} is {files.state().value}: {files.why_ended}")
 
 
 @app.command()

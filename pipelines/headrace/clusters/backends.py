@@ -96,5 +96,5 @@ def backend(name: str) -> LeaseBackend:
         SiteError: There is no backend of that name.
     """
     module = "local" if backend_of(name).is_here else "queued"
-    found: LeaseBackend = importlib.import_module(f"headrace.clusters.{module}").backend()
+    found: LeaseBackend = importlib.import_module(f"headrace.clusters.{module}").BACKEND
     return found

@@ -174,6 +174,4 @@ def start_host(folder: LeaseFolder, spec: LeaseSpec, keep_warm_s: float = 0.0) -
         time.sleep(_POLL_S)
 
 
-def backend() -> LeaseBackend:
-    """The backend that the table of backends asks for."""
-    return _LocalBackend()
+BACKEND = _LocalBackend()

@@ -7,7 +7,8 @@ import ssl
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from headrace.clusters import lease_client
+from headrace.clusters.lease_files import LeaseFiles
+from headrace.clusters.lease_records import LeaseInfo
 from headrace.errors import UserError
 from headrace.files.atomic import read_bytes
 from headrace.files.layout import LeaseFolder
@@ -33,15 +34,16 @@ def pages_of(folder: LeaseFolder) -> Pages:
         UnknownNameError: There is no such lease.
         UserError: It is not ready, or has ended.
     """
-    state = lease_client.state(folder, lease_client.spec(folder).lost_after_s)
-    info, told = lease_client.info(folder), read_bytes(folder.scheduler_file)
-    if state is not LeaseState.READY or info is None or told is None:
-        why = lease_client.why_ended(folder) or lease_client.wait_of(folder).why
+    files = LeaseFiles.read(folder)
+    state = files.state()
+    info, scheduler = files.get(LeaseInfo), read_bytes(folder.scheduler_file)
+    if state is not LeaseState.READY or info is None or scheduler is None:
+        why = files.why_ended or files.wait().why
         raise UserError(
             f"Lease {folder.lease_id} is {state.value}{why and ': '}{why}",
             "A Dask dashboard is there as long as its lease is ready.",
         )
-    port = json.loads(told)["services"]["pages"]
+    port = json.loads(scheduler)["services"]["pages"]
     host, link = urlsplit(info.scheduler_address).hostname, urlsplit(info.dashboard_url)
     tunnel = f"ssh -N -L {link.port}:127.0.0.1:{link.port} {info.host.host}"
     return Pages(

@@ -204,6 +204,4 @@ def _gate(folder: LeaseFolder, spec: LeaseSpec) -> SubmissionGate:
     return SubmissionGate(system_of(spec.role), folder.path.parent, spec.role.batch)
 
 
-def backend() -> _BatchBackend:
-    """The backend that the table of backends asks for."""
-    return _BatchBackend()
+BACKEND = _BatchBackend()

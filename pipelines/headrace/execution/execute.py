@@ -14,9 +14,9 @@ from headrace.clusters.backends import backend
 from headrace.clusters.lease_records import LeaseSpec, Walltime
 from headrace.clusters.lifetime import leaving_s
 from headrace.errors import CapacityError, LeaseError, SilentError, StepNotEndedError
-from headrace.execution.periodic import Tick, forgiving, watched
 from headrace.execution.reap import end_run
 from headrace.execution.step_attempts import RunningAttempt, collect, conclude, start_step
+from headrace.execution.ticks import Tick, tolerating_ledger_errors, with_watch
 from headrace.files.atomic import tolerating_storage
 from headrace.files.layout import SiteFolder
 from headrace.files.machine import storage_error
@@ -64,7 +64,7 @@ def execute(run: Run, tick: Tick) -> StepResult | None:
         StorageError: A folder that the run needs cannot be used.
     """
     try:
-        failed = _steps(run, watched(run, tick))
+        failed = _steps(run, with_watch(run, tick))
     except BaseException as error:
         stopped = isinstance(error, KeyboardInterrupt)
         state = StepState.CANCELLED if stopped else StepState.FAILED
@@ -81,7 +81,7 @@ def execute(run: Run, tick: Tick) -> StepResult | None:
 def _steps(run: Run, tick: Tick) -> StepResult | None:
     steps = steps_of(run.recipe, run.request.kind)
     ending: dict[str, tuple[str, float]] = {}
-    tick = forgiving(_releasing(run, ending, tick))
+    tick = tolerating_ledger_errors(_releasing(run, ending, tick))
     for index, step in enumerate(steps):
         result = _until_decided(run, step, tick)
         if result.state is not StepState.SUCCEEDED:

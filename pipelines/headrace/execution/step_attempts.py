@@ -12,8 +12,8 @@ from pydantic import JsonValue
 
 from headrace.checkpoints import files as checkpoints
 from headrace.clusters import lease_client
+from headrace.clusters.lease_files import LeaseFiles, sure_state
 from headrace.clusters.lease_records import LeaseSpec
-from headrace.clusters.lease_state import sure_state
 from headrace.errors import DataError, LeaseEndsError, LeaseTakenError, StepNotEndedError
 from headrace.files.atomic import is_there, look_afresh, read_record
 from headrace.files.layout import LeaseFolder, StepFolder
@@ -174,7 +174,7 @@ def _explained(run: Run, ticket: RunningAttempt, result: StepResult | None) -> S
     cause = lease_client.cause(lease)
     lease_client.end(lease)
     look_afresh(folder.path)
-    result = mailbox.outcome(folder) or mailbox.lost(folder, lease_client.why_ended(lease))
+    result = mailbox.outcome(folder) or mailbox.lost(folder, LeaseFiles.read(lease).why_ended)
     if result.state is not StepState.LOST:
         return result
     plain = result.model_copy(update={"failure": None})
@@ -238,7 +238,7 @@ def _resume(run: Run, latest: AttemptRecord) -> RunningAttempt | StepResult | No
     ticket = _find(run, latest)
     if ticket is None:
         return _resubmit(run, latest)
-    lease = lease_client.state(ticket.lease, run.site.limits.lost_after)
+    lease = LeaseFiles.read(ticket.lease).state(run.site.limits.lost_after)
     if mailbox.outcome(ticket.folder) is None and lease.is_active:
         return ticket  # also when it is being cancelled: the caller sees its end and asks again
     try:

@@ -8,13 +8,19 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from headrace.clusters import lease_client
+from headrace.clusters.lease_files import LeaseFiles, QueueWait
+from headrace.clusters.lease_folders import folders, readable
 from headrace.clusters.lease_jobs import symptom_of
-from headrace.clusters.lease_records import AvoidedNode, LeaseInfo, PoolJobView, PoolRecord
+from headrace.clusters.lease_records import (
+    AvoidedNode,
+    BadNodes,
+    LeaseInfo,
+    PoolJobView,
+    PoolRecord,
+)
 from headrace.clusters.node_marks import spans_of
-from headrace.clusters.overview import folders, readable
 from headrace.errors import HeadraceError, StepError, UnknownNameError, nearest
 from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder, RunFolder, SiteFolder, StepFolder
@@ -129,25 +135,11 @@ class Look:
     lease: LeaseView
 
 
-def look_lease(folder: LeaseFolder, lost_after_s: float) -> LeaseView:
-    """See whether a lease lives; few files are read, as it is asked for again and again.
-
-    Args:
-        folder: The lease.
-        lost_after_s: Seconds without a heartbeat after which it counts as lost.
-    """
-    info = lease_client.info(folder)
-    state = lease_client.state(folder, lost_after_s)
-    wait = lease_client.wait_of(folder) if state.is_active else lease_client.QueueWait()
-    return LeaseView(
-        lease_id=folder.lease_id,
-        folder=str(folder.path),
-        state=state,
-        dashboard_url=info.dashboard_url if info else "",
-        why_ended="" if state.is_active else lease_client.why_ended(folder),
-        waits_for=wait.why,
-        expected_start=wait.starts_at,
-    )
+def look_lease(folder: LeaseFolder, lost_after_s: float | None = None) -> LeaseView:
+    """Return whether a lease lives; see `LeaseFiles.state`."""
+    files = LeaseFiles.read(folder)
+    info = files.get(LeaseInfo)
+    return LeaseView(dashboard_url=info.dashboard_url if info else "", **_life(files, lost_after_s))
 
 
 def look(lease: LeaseFolder, step: StepFolder, lost_after_s: float) -> Look:
@@ -158,50 +150,57 @@ def look(lease: LeaseFolder, step: StepFolder, lost_after_s: float) -> Look:
 
 
 def lease_view(folder: LeaseFolder) -> LeaseView:
-    """How a lease stands, by its files.
+    """Return how a lease stands, by its files.
 
     Raises:
         UnknownNameError: It is not there.
         StepError: A file of it is damaged, or of another release.
     """
-    spec, info = lease_client.spec(folder), lease_client.info(folder)
-    jobs = read_record(folder.pool, PoolRecord)  # none for a gang, and without a queue
-    pool = jobs or PoolRecord()
-    bad = lease_client.bad_nodes(folder)
+    files = LeaseFiles.read(folder)
+    spec, info, bad = files.spec, files.get(LeaseInfo), files.get(BadNodes)
+    pool = files.get(PoolRecord) or PoolRecord()  # none for a gang, and without a queue
     steps = tuple(mailbox.submitted(folder))
     num_running = sum(map(_runs, steps))
-    state = lease_client.state(folder, spec.lost_after_s)
-    is_ready = state is LeaseState.READY
-    wait = (
-        lease_client.wait_of(folder, for_more=True) if state.is_active else lease_client.QueueWait()
-    )
+    life = _life(files, for_more=True)
+    is_ready = life["state"] is LeaseState.READY
     return LeaseView(
-        lease_id=spec.lease_id,
         run_id=spec.run_id,
         role=spec.role_name,
         kind=spec.role.kind,
         backend=spec.role.backend,
-        state=state,
         nodes=spec.role.nodes,
-        nodes_here=_nodes_here(folder, jobs, spec.role.nodes) if is_ready else 0,
-        created_at=folder.spec.stat().st_mtime,
+        nodes_here=_nodes_here(files) if is_ready else 0,
+        created_at=files.asked_at,
         ready_at=info.ready_at if info else None,
         idle_s=time.time() - _busy_until(steps, info) if is_ready and not num_running else None,
         num_steps=len(steps),
         num_running=num_running,
         dashboard_url=info.dashboard_url if info and is_ready else "",
         has_dashboard=bool(info and is_ready and info.dashboard_url),
-        folder=str(folder.path),
         excludes=spec.exclude,
         bad_nodes=() if bad is None else bad.nodes,
-        waits_for=wait.why,
-        expected_start=wait.starts_at,
-        jobs=pool.jobs if state.is_active else (),
+        jobs=pool.jobs if life["state"].is_active else (),
         ended=pool.ended,
         avoids=pool.avoids,
         takes_all=pool.takes_all,
-        why_ended="" if state.is_active else lease_client.why_ended(folder),
+        **life,
     )
+
+
+def _life(
+    files: LeaseFiles, lost_after_s: float | None = None, *, for_more: bool = False
+) -> dict[str, Any]:
+    """Return the fields of a view that say whether the lease lives, and what it waits for."""
+    state = files.state(lost_after_s)
+    wait = files.wait(for_more=for_more) if state.is_active else QueueWait()
+    return {
+        "lease_id": files.folder.lease_id,
+        "folder": str(files.folder.path),
+        "state": state,
+        "why_ended": "" if state.is_active else files.why_ended,
+        "waits_for": wait.why,
+        "expected_start": wait.starts_at,
+    }
 
 
 def find_lease(site: SiteFolder, lease_id: str) -> LeaseFolder:
@@ -270,7 +269,7 @@ def bad_nodes(run: Run, records: Sequence[LeaseRecord]) -> tuple[str, ...]:
     """Nodes that a run's leases, given the newest first, failed on; a few, the newest last."""
     found: dict[str, None] = {}
     for record in reversed(records):
-        seen = lease_client.bad_nodes(run.lease_folder(record.lease_id))
+        seen = LeaseFiles.read(run.lease_folder(record.lease_id)).get(BadNodes)
         if seen is None or not_the_nodes(run, record, records):
             continue
         for node in seen.nodes:
@@ -380,12 +379,13 @@ def _usage(step: StepSpec) -> Iterator[UsageRow]:
             yield from newest_use(run.trial(trial.number)).nodes
 
 
-def _nodes_here(folder: LeaseFolder, pool: PoolRecord | None, nodes: int) -> int:
+def _nodes_here(files: LeaseFiles) -> int:
     """Of a ready lease; of instances of a gang its host keeps no list: they are all there."""
+    pool = files.get(PoolRecord)
     if pool is not None:
         return pool.num_here
-    joined = [each for each in spans_of(folder) if each.joined_at is not None]
-    return sum(each.ended_at is None for each in joined) if joined else nodes
+    joined = [each for each in spans_of(files.folder) if each.joined_at is not None]
+    return sum(each.ended_at is None for each in joined) if joined else files.spec.role.nodes
 
 
 def _busy_until(steps: Iterable[StepFolder], info: LeaseInfo | None) -> float:

@@ -13,7 +13,7 @@ from headrace.batch.job_records import JobSpec, JobState, JobStatus
 from headrace.batch.system import BatchSystem
 from headrace.clusters.lease_jobs import job_spec
 from headrace.clusters.lease_records import LeaseSpec, job_name
-from headrace.clusters.queued import backend
+from headrace.clusters.queued import BACKEND
 from headrace.errors import AmbiguousSubmitError, BatchError
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
@@ -464,5 +464,5 @@ def _lease(role: Role) -> LeaseSpec:
 
 
 def _scripts(role: Role) -> list[str]:
-    text = backend().preview(_FOLDER, _lease(role))
+    text = BACKEND.preview(_FOLDER, _lease(role))
     return [f"#!/bin/bash{each}" for each in text.split("#!/bin/bash")[1:]]

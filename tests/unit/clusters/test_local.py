@@ -85,7 +85,7 @@ def test_processes_are_kept_for_leases_of_this_machine_alone(
     monkeypatch.setattr(zygote, "fork", fork)
     folder.path.mkdir()
     spec = lease_spec(folder, Role(keep_warm=keep_warm))
-    local.backend().launch(folder, spec)
+    local.BACKEND.launch(folder, spec)
     local.start_host(folder, spec)
     assert asked == [kept, "0"]
 

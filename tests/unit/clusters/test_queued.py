@@ -38,7 +38,7 @@ def test_a_failed_job_tells_what_its_log_lacks(
     folder = SiteFolder(tmp_path).lease("demo-1")
     write_record(folder.job, JobRecord(job_id="7", name="x", submitted_at=0.0))
     folder.log.write_text(log)
-    found = queued.backend().cause(folder, lease_spec(folder, Role(backend="slurm")))
+    found = queued.BACKEND.cause(folder, lease_spec(folder, Role(backend="slurm")))
     assert found.why.endswith(why)
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from headrace.clusters.lease_state import write_heartbeat
+from headrace.clusters.lease_files import write_heartbeat
 from headrace.errors import LeaseError, LeaseLostError, LedgerError, StorageFullError
 from headrace.execution import execute as module
 from headrace.execution.execute import execute

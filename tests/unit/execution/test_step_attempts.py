@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.clusters import lease_state
+from headrace.clusters import lease_files
+from headrace.clusters.lease_files import write_heartbeat
 from headrace.clusters.lease_records import HostRecord
-from headrace.clusters.lease_state import write_heartbeat
 from headrace.errors import CapacityError, EndedRunError, StepError, StepNotEndedError, UserError
 from headrace.execution.end_run import ask_to_stop
 from headrace.execution.reap import end_run
@@ -208,7 +208,7 @@ def test_a_lease_that_is_silent_at_one_look_only_keeps_its_step(monkeypatch):
     assert isinstance(ticket, RunningAttempt)
     long_ago = run.site.limits.lost_after + 1
     write_text(lease.heartbeat, f"{time.time() - long_ago} {time.monotonic() - long_ago}\n")
-    monkeypatch.setattr(lease_state, "_wait", lambda _seconds: write_heartbeat(lease))
+    monkeypatch.setattr(lease_files, "_wait", lambda _seconds: write_heartbeat(lease))
     with pytest.raises(StepNotEndedError):
         collect(run, ticket)
     assert acquire(run, "cpu") == ticket.lease_id

@@ -13,7 +13,7 @@ from headrace.runs.accounts import accounts
 from headrace.status.run_details import run_details
 
 
-def rehearse() -> None:
+def warm_caches() -> None:
     """Fill this process's caches of recipes, sites, packages and the ledger's statements."""
     inform(None, "what processes read first", _read, within_s=None)  # a thread is no thing to fork
 
