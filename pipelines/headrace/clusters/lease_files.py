@@ -55,8 +55,8 @@ class LeaseFiles:
     """A lease at one moment."""
 
     folder: LeaseFolder
-    records: Mapping[type[Record], Record | StepError | None] = field(default_factory=dict)
-    """Contents of its files by kind; the error in place of a damaged one, None if it is absent."""
+    records: Mapping[type[Record], Record | Exception | None] = field(default_factory=dict)
+    """Contents of its files by kind; the error of an unreadable one, None of an absent one."""
     host_alive: bool | None = None
     """Whether the host process runs; None if unknown: not started, or on another machine."""
     heartbeat: str | None = None
@@ -109,10 +109,10 @@ class LeaseFiles:
         """Return the content of a file, or None if it is not there.
 
         Raises:
-            StepError: It is damaged, or of another release.
+            StepError: It is damaged, or of another release; OSError if it cannot be read.
         """
         found = self.records.get(kind)
-        if isinstance(found, StepError):
+        if isinstance(found, Exception):
             raise found
         return found if isinstance(found, kind) else None
 
@@ -286,10 +286,10 @@ def _times(folder: LeaseFolder, heartbeat: str) -> tuple[float, float]:
     return at, ticked_s
 
 
-def _content(path: Path, kind: type[Kind]) -> Kind | StepError | None:
+def _content(path: Path, kind: type[Kind]) -> Kind | Exception | None:
     try:
         return read_record(path, kind) if is_there(path) else None
-    except StepError as error:
+    except (StepError, OSError) as error:
         return error
 
 

@@ -134,13 +134,13 @@ def test_what_a_lease_waits_for(files: LeaseFiles, for_more: bool, expected: Que
     assert files.wait(for_more=for_more) == expected
 
 
-def test_a_damaged_file_counts_only_where_it_is_needed():
-    damaged = StepError("leases/demo-gpu-1/pool.json does not hold a PoolRecord")
+@pytest.mark.parametrize("damaged", [StepError("not a PoolRecord"), OSError(5, "not readable")])
+def test_a_file_that_cannot_be_read_counts_only_where_it_is_needed(damaged: Exception):
     records = {LeaseSpec: _SPEC, HostRecord: _HOST, LeaseInfo: _INFO, PoolRecord: damaged}
     files = LeaseFiles(folder=_FOLDER, records=records)
     assert files.state() is LeaseState.READY
     assert files.why_ended == ""
-    with pytest.raises(StepError, match="does not hold a PoolRecord"):
+    with pytest.raises(type(damaged), match="not "):
         files.wait()
     ended = LeaseFiles(folder=_FOLDER, records={**records, Ending: _CLOSED})
     assert ended.wait() == QueueWait()
