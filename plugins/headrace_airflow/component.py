@@ -40,7 +40,7 @@ def preload(command: Sequence[str]) -> None:
     if name == "scheduler":
         importlib.import_module("airflow.sdk.listener").get_listener_manager()
     if name in ("scheduler", "api-server"):  # tasks and the first pages do not wait for it
-        importlib.import_module("headrace.execution.warm_caches").warm_caches()
+        importlib.import_module("headrace_airflow.warm_caches").warm_caches()
 
 
 def main() -> None:

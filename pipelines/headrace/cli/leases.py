@@ -138,7 +138,7 @@ def close(
 
         headrace lease close --kept
     """
-    from headrace.execution.end_run import close_lease  # lists do without
+    from headrace.execution.reap import close_lease  # lists do without
 
     if kept:
         end_processes(zygotes())

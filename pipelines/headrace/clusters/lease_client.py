@@ -31,7 +31,7 @@ from headrace.site_secrets import LeaseSecrets, handed_over
 from headrace.states import LeaseState
 
 GAVE_UP = "the gang did not come together"
-"""Asks members to end; the host itself tells why, when it has closed what there was."""
+"""Asks members to end; the host records why after it has closed the cluster."""
 
 _POLL_S = 0.05
 
@@ -94,7 +94,7 @@ def request_close(folder: LeaseFolder, reason: str) -> None:
 
 
 def await_end(folder: LeaseFolder, timeout_s: float) -> bool:
-    """Wait a moment for a lease that may be about to end; gives whether it is."""
+    """Wait a moment for a lease that may be about to end; return whether it is."""
     return _wait(lambda: is_there(folder.close) or is_there(folder.closed), timeout_s)
 
 

@@ -143,7 +143,8 @@ class LeaseFiles:
             return LeaseState.FAILED if refused else LeaseState.LOST
         if self.job is not None and host is None:
             return LeaseState.STARTING
-        lost_after_s = self.spec.lost_after_s if lost_after_s is None else lost_after_s
+        if lost_after_s is None:
+            lost_after_s = asked.lost_after_s if (asked := self.get(LeaseSpec)) else 0.0
         if self.host_alive is False or self.silent_s > lost_after_s:
             return LeaseState.LOST
         return LeaseState.STARTING if self.records.get(LeaseInfo) is None else LeaseState.READY

@@ -35,7 +35,7 @@ def pages_of(folder: LeaseFolder) -> Pages:
         UserError: It is not ready, or has ended.
     """
     files = LeaseFiles.read(folder)
-    state = files.state()
+    state = files.state(files.spec.lost_after_s)
     info, scheduler = files.get(LeaseInfo), read_bytes(folder.scheduler_file)
     if state is not LeaseState.READY or info is None or scheduler is None:
         why = files.why_ended or files.wait().why

@@ -15,7 +15,7 @@ from headrace.clusters.lease_files import LeaseFiles
 from headrace.clusters.lease_folders import folders
 from headrace.clusters.lease_records import Ending, LeaseInfo
 from headrace.errors import HeadraceError, StepError
-from headrace.execution.step_attempts import record_lost, record_outcome
+from headrace.execution.step_attempts import cancel_step, record_lost, record_outcome
 from headrace.files.atomic import is_there, read_record, tolerating_storage
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.informing import AFTERWARDS_S, inform
@@ -25,6 +25,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, RunRecord
 from headrace.recipe.backend import backend_of, known_backends
 from headrace.runs.accounts import accounts
+from headrace.runs.audit import Actor, note
 from headrace.runs.counting import note_machines, note_unfinished
 from headrace.runs.lifecycle import finish_run, recorded
 from headrace.runs.owners import owner_is_gone
@@ -35,7 +36,7 @@ from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepSpec
 
-ABANDONED = "nobody waits for it any more"
+ABANDONED = "its task or owner has ended"
 """Reason given to a step that the reaper cancels."""
 
 _MOST_RUNS = 10_000
@@ -48,9 +49,9 @@ def reap(
     owner_is_done: Callable[[RunRecord], bool],
     step_is_abandoned: Callable[[RunRecord, str], bool],
 ) -> tuple[str, ...]:
-    """End steps, leases, runs and machines that nobody answers for any more; a line for each.
+    """End steps, leases, runs and machines without a living owner; return a line for each.
 
-    `owner_is_done` is asked for runs whose owner is no process of this machine that has ended,
+    `owner_is_done` is called for runs whose owner is not an ended process of this machine,
     `step_is_abandoned` for running steps of runs whose owner lives.
     """
     done: list[str] = []
@@ -144,15 +145,39 @@ def _settle_attempts(run: Run) -> None:
         record_outcome(run.run_id, attempt.step, attempt.attempt, result)
 
 
+def ask_to_stop(run: Run, by: Actor, step: str | None = None) -> tuple[str, ...]:
+    """Ask the running steps of a run, or one of them, to stop; return their names.
+
+    A run that has none, as it waits for a lease, is ended itself.
+
+    Raises:
+        StepError: None of them is running.
+    """
+    names = [step] if step else [each.name for each in steps_of(run.recipe, run.request.kind)]
+    asked = tuple(name for name in names if cancel_step(run, name, f"asked by {by}"))
+    if not asked:
+        if step or open_ledger().run(run.run_id).state.is_final:
+            raise StepError(f"No step of run {run.run_id} is running")
+        end_run(run, StepState.CANCELLED, f"asked by {by}")
+    note(by, "cancel", run.run_id, ", ".join(asked))
+    return asked
+
+
+def close_lease(folder: LeaseFolder, by: Actor, grace_s: float, reason: str = "") -> None:
+    """End a lease on behalf of `by`; it gets `grace_s` seconds to end by itself."""
+    run_id = lease_client.spec(folder).run_id
+    lease_client.end(folder, grace_s, f"{reason} (closed by {by})" if reason else f"closed by {by}")
+    note(by, "close", run_id, " ".join(filter(None, (folder.lease_id, reason))))
+
+
 def adopt(site: SiteFolder) -> tuple[str, ...]:
     """Enter the runs and open leases of a site that the ledger does not know, from their files.
 
-    Runs come with all their leases and steps, also the ended ones, so that whoever asks for
-    the same run again goes on where it is. Nothing is submitted, cancelled or changed but the
-    ledger; a second call finds nothing more.
+    Runs come with all their leases and steps, also the ended ones: the same request goes on where
+    they are. Only the ledger is changed; a second call finds nothing more.
 
     Returns:
-        One line for each open lease that the ledger did not know, and for each run without any.
+        One line for each open lease that was unknown, and for each run without any.
     """
     by_run: dict[str, list[LeaseFolder]] = defaultdict(list)
     for folder in folders(site):

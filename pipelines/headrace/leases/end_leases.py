@@ -65,12 +65,12 @@ def try_finalize(run: Run, record: LeaseRecord, reason: str) -> bool:
 
 
 def finalize_ended(site_name: str | None = None) -> list[str]:
-    """Settle the leases, of a site or of all, that count as open and are not, or are nobody's.
+    """Finalize open leases, of a site or of all, that have ended or have no owner.
 
     Any number of processes may do so at once: the first one that records an end is believed.
 
     Returns:
-        One line for each lease that was settled.
+        One line for each finalized lease.
     """
     done, known = [], []
     active = open_ledger().active_leases(site_name)
@@ -100,7 +100,7 @@ def finalize_ended(site_name: str | None = None) -> list[str]:
 
 
 def _is_begun(run: Run, record: LeaseRecord) -> bool:
-    """Whether it was started, or should have been by now; who asked for it may be at it."""
+    """Whether it was started, or should have been by now: its owner may be starting it."""
     is_late = time.time() - record.created_at >= run.site.limits.lost_after
     return is_there(run.lease_folder(record.lease_id).spec) or is_late
 
@@ -118,7 +118,7 @@ def _is_readable(folder: LeaseFolder) -> bool:
 
 
 def _why_over(run: Run, folder: LeaseFolder, state: LeaseState, *, has_ended: bool) -> str:
-    """Why a lease is to be settled; empty when it goes on, as that of a run resumed meanwhile."""
+    """Return why a lease is to be finalized; empty if it goes on, as for a resumed run."""
     if not state.is_active:
         return "ended by itself"
     if has_ended and open_ledger().run(run.run_id).state.is_final:

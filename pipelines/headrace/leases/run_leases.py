@@ -48,7 +48,7 @@ def acquire(run: Run, role_name: str, ahead: Collection[str] = ()) -> str:
     Raises:
         CapacityError: The site's `limits.max_leases`, or those of its user, are open, or others
             come first; it has its turn then, as long as it is asked for again.
-        EndedRunError: The run has ended meanwhile, as when somebody cancels it while it waits.
+        EndedRunError: The run has ended meanwhile, as if it is cancelled while it waits.
         AccessError: The site is not any more for who asked for the run.
         BudgetError: The run has cost `limits.budget`.
         SecretError: A secret of the site cannot be had.
@@ -169,7 +169,7 @@ def note_ready(run: Run, lease_id: str) -> None:
 def release(run: Run, role_name: str, reason: str, *, wait: bool = True) -> bool:
     """Close the run's lease of this role and record it; harmless when there is none.
 
-    A step that still runs on it is cancelled: nobody waits for it any more.
+    A step that still runs on it is cancelled: it has no owner any more.
 
     Returns:
         Whether nothing is left to do; without `wait`, not while the lease's host closes it.

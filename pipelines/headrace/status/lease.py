@@ -67,7 +67,7 @@ class LeaseView(Record):
     why_ended: str = ""
     """Why it ended; empty while it lives."""
     waits_for: str = ""
-    """What it waits for in a queue; empty when it does not wait, or there is no queue."""
+    """What it waits for in a queue; empty if it does not wait."""
     expected_start: float | None = None
     """When it is expected to get the nodes it waits for, seconds since the epoch; null when the
     batch system does not tell."""
@@ -106,7 +106,7 @@ class LeaseView(Record):
     running: tuple[str, ...] = ()
     """Names of the steps that run on it."""
     use: tuple[UsageRow, ...] = ()
-    """The newest figures of each node that trains; none of others, which nobody measures."""
+    """The newest figures of each node that trains; others are not measured."""
     damage: str = ""
     """Why no more is known: a file cannot be read; else empty."""
 
@@ -142,11 +142,11 @@ def look_lease(folder: LeaseFolder, lost_after_s: float | None = None) -> LeaseV
     return LeaseView(dashboard_url=info.dashboard_url if info else "", **_life(files, lost_after_s))
 
 
-def look(lease: LeaseFolder, step: StepFolder, lost_after_s: float) -> Look:
-    """See how a step and its lease stand."""
-    seen = look_lease(lease, lost_after_s)
-    final = mailbox.outcome(step) is not None or not seen.state.is_active
-    return Look(final=final, status=mailbox.status(step), lease=seen)
+def look(lease: LeaseFolder, step: StepFolder, lost_after_s: float | None = None) -> Look:
+    """Return how a step and its lease stand."""
+    view = look_lease(lease, lost_after_s)
+    final = mailbox.outcome(step) is not None or not view.state.is_active
+    return Look(final=final, status=mailbox.status(step), lease=view)
 
 
 def lease_view(folder: LeaseFolder) -> LeaseView:
@@ -260,7 +260,7 @@ def leases_page(*, can_act: bool, sites: Sites = None) -> LeasesPage:
 
 
 def lost_nodes(folder: LeaseFolder) -> tuple[EndedJob, ...]:
-    """Jobs of a pool that came to an early end, as its folder tells; that may be removed later."""
+    """Return jobs of a pool that ended early, from its folder, which may be removed later."""
     pool = read_record(folder.pool, PoolRecord)
     return () if pool is None else pool.ended
 
@@ -269,10 +269,10 @@ def bad_nodes(run: Run, records: Sequence[LeaseRecord]) -> tuple[str, ...]:
     """Nodes that a run's leases, given the newest first, failed on; a few, the newest last."""
     found: dict[str, None] = {}
     for record in reversed(records):
-        seen = LeaseFiles.read(run.lease_folder(record.lease_id)).get(BadNodes)
-        if seen is None or not_the_nodes(run, record, records):
+        bad = read_record(run.lease_folder(record.lease_id).bad_nodes, BadNodes)
+        if bad is None or not_the_nodes(run, record, records):
             continue
-        for node in seen.nodes:
+        for node in bad.nodes:
             found.pop(node, None)
             found[node] = None
     return tuple(found)[-_MOST_BAD_NODES:]
@@ -295,8 +295,8 @@ def not_the_nodes(run: Run, record: LeaseRecord, records: Sequence[LeaseRecord])
     if symptom is None:
         return ""
     others = [each for each in records if each.key == record.key and each != record]
-    seen = [symptom_of(run.lease_folder(each.lease_id)) for each in others]
-    again = sum(1 for each in seen if each is not None and each.words == symptom.words)
+    symptoms = [symptom_of(run.lease_folder(each.lease_id)) for each in others]
+    again = sum(1 for each in symptoms if each is not None and each.words == symptom.words)
     num_times = symptom.num_nodes + again
     if num_times < 2:
         return ""
@@ -346,7 +346,7 @@ def _in_use(folder: LeaseFolder, site: str) -> LeaseView | None:
         return None
     if not view.state.is_active:  # the ledger does not know yet
         return None
-    told: dict[str, object] = {"site": site}
+    changes: dict[str, object] = {"site": site}
     try:
         steps = [
             spec
@@ -357,11 +357,11 @@ def _in_use(folder: LeaseFolder, site: str) -> LeaseView | None:
         use = [row for step in steps for row in _usage(step) if row.at >= began_at]
         # one row for each node: trials that share one tell the same
         newest = {row.node: row for row in sorted(use, key=lambda row: row.at)}
-        told["running"] = tuple(each.name for each in steps)
-        told["use"] = tuple(newest[node] for node in sorted(newest))
+        changes["running"] = tuple(each.name for each in steps)
+        changes["use"] = tuple(newest[node] for node in sorted(newest))
     except StepError as error:
-        told["damage"] = error.what
-    return view.model_copy(update=told)
+        changes["damage"] = error.what
+    return view.model_copy(update=changes)
 
 
 def _runs(step: StepFolder) -> bool:

@@ -112,8 +112,9 @@ def test_a_lease_is_lost_after_the_time_that_it_has_itself():
 def test_a_lease_that_never_was():
     assert lease(silent_s=1e9).why_ended == NEVER_STARTED
     assert lease(silent_s=1e9).state(20.0) is LeaseState.LOST
+    assert lease(silent_s=1e9).state() is LeaseState.LOST
     with pytest.raises(UnknownNameError, match="no lease 'demo-gpu-1' in leases"):
-        lease(silent_s=1e9).state()
+        _ = lease(silent_s=1e9).spec
 
 
 @pytest.mark.parametrize(

@@ -87,8 +87,8 @@ def test_a_step_that_nobody_waits_for_is_cancelled_and_no_other():
     lease_id = lease_on_disk(run, host=ProcessIdentity.of())
     pack, train = submitted(run, lease_id, "pack"), submitted(run, lease_id, "train")
     done = reap(nobody, lambda _record, step: step == "train")
-    assert done == (f"step {run.run_id}/train/1: cancelled, nobody waits for it any more",)
-    assert train.cancel.read_text() == "nobody waits for it any more"
+    assert done == (f"step {run.run_id}/train/1: cancelled, its task or owner has ended",)
+    assert train.cancel.read_text() == "its task or owner has ended"
     assert not pack.cancel.exists()
     assert reap(nobody, nobody) == ()
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace.execution.warm_caches import warm_caches
 from headrace.ledger import ledger as ledgers
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe import load
 from headrace.runs.runs import open_run
+from headrace_airflow.warm_caches import warm_caches
 from support.runs import make_run
 
 
@@ -31,7 +31,7 @@ def test_a_ledger_that_cannot_be_opened_is_told_and_no_obstacle(tmp_path, monkey
 def test_a_run_that_cannot_be_read_is_told_and_no_obstacle(headrace_home, monkeypatch, caplog):
     make_run()
     monkeypatch.setattr(
-        "headrace.execution.warm_caches.run_details", lambda _: Path("/proc/self/mem").read_bytes()
+        "headrace_airflow.warm_caches.run_details", lambda _: Path("/proc/self/mem").read_bytes()
     )
     warm_caches()
     assert "Input/output error" in caplog.text
