@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from headrace.clusters import lease_client
+from headrace.clusters.lease_files import LeaseFiles
 from headrace.clusters.lease_records import LeaseSpec
 from headrace.errors import LeaseError, StepError, UserError
 from headrace.files.atomic import write_record
@@ -241,8 +242,8 @@ def train_once(lease: LeaseFolder, site: Site, recipe: Recipe, run_id: str) -> d
     )
     step = mailbox.submit(lease, spec)
     while (result := mailbox.outcome(step)) is None:
-        if not lease_client.state(lease, _LOST_AFTER_S).is_active:
-            raise LeaseError("The lease has ended", lease_client.why_ended(lease))
+        if not LeaseFiles.read(lease).state(_LOST_AFTER_S).is_active:
+            raise LeaseError("The lease has ended", LeaseFiles.read(lease).why_ended)
         time.sleep(_POLL_S)
     if result.failure is not None:
         raise StepError("The train step failed", result.failure.message)
@@ -310,10 +311,10 @@ def open_lease(site: Site) -> Iterator[LeaseFolder]:
     )
     try:
         lease_client.start(folder, spec)
-        while (state := lease_client.state(folder, _LOST_AFTER_S)) is LeaseState.STARTING:
+        while (state := LeaseFiles.read(folder).state(_LOST_AFTER_S)) is LeaseState.STARTING:
             time.sleep(_POLL_S)
         if state is not LeaseState.READY:
-            raise LeaseError("No lease could be opened", lease_client.why_ended(folder))
+            raise LeaseError("No lease could be opened", LeaseFiles.read(folder).why_ended)
         yield folder
     finally:
         lease_client.end(folder)

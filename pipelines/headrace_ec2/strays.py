@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Literal
 
 from headrace.clusters import lease_client
+from headrace.clusters.lease_files import sure_state
 from headrace.clusters.lease_records import LeaseSpec, job_name
-from headrace.clusters.lease_state import sure_state
 from headrace.errors import BatchError, HeadraceError, SiteError, StepError, UnknownNameError
 from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder, SiteFolder

@@ -39,8 +39,8 @@ def preload(command: Sequence[str]) -> None:
         importlib.import_module(module)
     if name == "scheduler":
         importlib.import_module("airflow.sdk.listener").get_listener_manager()
-    if name in ("scheduler", "api-server"):  # tasks and the first pages need it at once
-        importlib.import_module("headrace.execution.rehearsal").rehearse()
+    if name in ("scheduler", "api-server"):  # tasks and the first pages do not wait for it
+        importlib.import_module("headrace_airflow.warm_caches").warm_caches()
 
 
 def main() -> None:

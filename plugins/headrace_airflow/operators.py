@@ -12,44 +12,30 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
-from airflow.sdk.exceptions import (
-    AirflowFailException,
-    AirflowSkipException,
-    TaskDeferred,
-)
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
-from headrace.errors import (
-    CapacityError,
-    LeaseError,
-    QueueFullError,
-    SilentError,
-    StepNotEndedError,
-)
-from headrace.execution.step_attempts import (
-    RunningAttempt,
-    cancel_step,
-    collect,
-    conclude,
-    start_step,
-)
+from headrace.errors import LeaseError
+from headrace.execution import decisions
+from headrace.execution.decisions import Attach, Collect, End, Memory, Wait, decide
+from headrace.execution.step_attempts import act, cancel_step, conclude, observe, remembered
+from headrace.files.layout import StepFolder
 from headrace.informing import inform
 from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.lifecycle import reopened
-from headrace.runs.planned_steps import PlannedStep, is_last_on_lease, roles_after, steps_of
+from headrace.runs.planned_steps import PlannedStep, is_last_on_lease, steps_of
 from headrace.runs.runs import Run, open_run
 from headrace.site_secrets import Asker
 from headrace.states import FailureClass, LeaseState, StepState
-from headrace.status.lease import look
 from headrace.status.step import figures
-from headrace.steps.mailbox import StepResult
-from headrace.steps.retry_policy import Attempt, decide
 from headrace_airflow import connections
 from headrace_airflow.airflow_api import DagRunAddress, stopped
 from headrace_airflow.assets import DATASETS, publish_dataset
 from headrace_airflow.run_operators import (
+    OF_AIRFLOW,
     Context,
     DaskDashboardLink,
     RunOperator,
@@ -57,38 +43,22 @@ from headrace_airflow.run_operators import (
     briefly,
     failure_of,
     told_to_airflow,
-    was_cancelled_for_another_try,
 )
 from headrace_airflow.telemetry import tell_lease, tell_step
-from headrace_airflow.triggers import (
-    MACHINES_KEY,
-    RoomTrigger,
-    StepTrigger,
-    WaitingTask,
-)
-
-_RETRY_PAUSE_S = 3.0
-"""Before another attempt: short, since the task holds its place meanwhile."""
-
-_BEFORE_KEY = "before"
-"""XCom key: attempts at the step before this try of the task; they do not count."""
-
-_UNOPENED_KEY = "unopened"
-"""XCom key: classes of the errors of leases that did not open in this try of the task."""
+from headrace_airflow.triggers import MACHINES_KEY, RoomTrigger, StepTrigger, WaitingTask
 
 
 class StepOperator(RunOperator):
     """Runs a step: finds, collects, re-attaches, and only then submits; then waits for its end.
 
-    It asks for its lease by itself and waits for the machines; the leases of later steps are opened
-    with it where that costs nothing. The last step on a lease gives it back.
+    It opens its lease and waits for the machines; the leases of later steps are opened with it if
+    that costs nothing. The last step on a lease gives it back.
 
     A failure that another attempt may heal is tried again in the same try of the task, from the
-    last checkpoint, as often as from a terminal; what is given up fails the task at once. Airflow's
-    own retries are for faults of its own. A task that is cleared while its
-    step runs stops that attempt and makes another one, from the last checkpoint. One that is
-    cleared after its step had succeeded collects the same result again: a new DAG run does the work
-    anew.
+    last checkpoint, as often as from a terminal; a step that is given up fails the task at once.
+    Airflow's own retries are for faults of Airflow. A task that is cleared while its step runs
+    stops that attempt and makes another one. A task that is cleared after its step has succeeded
+    collects the same result again: a new DAG run does the work anew.
     """
 
     operator_extra_links = (DaskDashboardLink(), RunPageLink())
@@ -98,27 +68,16 @@ class StepOperator(RunOperator):
         self.step = step
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Returns the step's outputs."""
+        """Return the step's outputs."""
         self._go_on_when_cleared(context)
         with told_to_airflow(context):
-            attempts = open_ledger().attempts(self.run_id, self.step)
-        ended = sum(each.state.is_final for each in attempts)
-        if ended:
-            context["ti"].xcom_push(_BEFORE_KEY, ended)
-        return self.ask_again(context)
-
-    def ask_again(self, context: Context, event: object = None) -> dict[str, Any]:
-        """Start the step, also after there was no room for its lease."""
-        with told_to_airflow(context):
-            return self._follow(context, self._run(context), may_resubmit=True)
-
-    def execute_complete(
-        self, context: Context, event: object, ticket: dict[str, Any], may_resubmit: bool
-    ) -> dict[str, Any]:
-        """See how the attempt that was waited for and its machines stand, and go on from there."""
-        with told_to_airflow(context):
             run = self._run(context)
-            return self._wait(context, run, RunningAttempt(**ticket), may_resubmit=may_resubmit)
+            return self._drive(context, run, remembered(run, self.step))
+
+    def execute_complete(self, context: Context, event: object, memory: dict[str, Any]) -> Any:
+        """Go on after a trigger has fired."""
+        with told_to_airflow(context):
+            return self._drive(context, self._run(context), _memory_of(memory))
 
     def _planned(self, run: Run) -> PlannedStep:
         for planned in steps_of(run.recipe, run.request.kind):
@@ -128,47 +87,31 @@ class StepOperator(RunOperator):
         raise AirflowSkipException(f"Recipe '{run.recipe.name}' has no step '{self.step}'{why}")
 
     def _run(self, context: Context) -> Run:
-        """The run, for whoever triggered the DAG run, with Airflow's connections."""
+        """Return the run, for the user who triggered the DAG run, with Airflow's connections."""
         user = context["dag_run"].triggering_user_name or ""
         asker = Asker(user=user, connection=connections.field_of)
         return replace(open_run(self.run_id), asker=asker)
 
-    def _waiting(self, context: Context, run: Run) -> dict[str, Any]:
-        ti = context["ti"]
-        task = WaitingTask(
-            dag_id=ti.dag_id,
-            run_id=ti.run_id,
-            task_id=ti.task_id,
-            try_number=ti.try_number,
-            poll_s=run.site.limits.step_poll,
-            lost_after_s=run.site.limits.lost_after,
-        )
-        return asdict(task)
-
-    def _wait_for_room(
-        self, context: Context, run: Run, error: CapacityError | SilentError
-    ) -> NoReturn:
-        self.log.info("%s The task waits for room and then asks again.", error.what)
-        context["ti"].xcom_push(MACHINES_KEY, error.what)
-        waiting, limits = self._waiting(context, run), run.site_now.limits
-        if isinstance(error, (QueueFullError, SilentError)):  # it has its place in the site
-            polls = [role.batch.poll for role in run.site.roles.values()]
-            waiting["poll_s"] = max(waiting["poll_s"], min(polls))
-        key = run_leases.lease_key(run, self._planned(run).role)
-        places = {"max_active": limits.max_leases, "max_owner": limits.leases_user}
-        trigger = RoomTrigger(waiting, key=key, **places)
-        raise TaskDeferred(trigger=trigger, method_name="ask_again")
-
-    def _open_again(self, context: Context, run: Run, error: LeaseError) -> None:
-        """Pause before another lease is asked for, as often as from a terminal; else fail."""
-        ti = context["ti"]
-        classes = [*(ti.xcom_pull(key=_UNOPENED_KEY) or ()), error.failure_class.value]
-        ti.xcom_push(_UNOPENED_KEY, classes)
-        unopened = [Attempt(failure_class=FailureClass(each)) for each in classes]
-        if not decide(unopened, run.recipe.retry).again:
-            raise AirflowFailException(str(error)) from error
-        self.log.info("Another lease is asked for: %s", error)
-        time.sleep(_RETRY_PAUSE_S)
+    def _defer(self, context: Context, run: Run, action: Wait) -> NoReturn:
+        """Leave the waiting to a trigger: for the step's end, or for room for its lease."""
+        ti, limits, ticket = context["ti"], run.site_now.limits, action.then.ticket
+        names = {name: getattr(ti, name) for name in ("dag_id", "run_id", "task_id", "try_number")}
+        task = asdict(WaitingTask(**names, poll_s=run.site.limits.step_poll))
+        trigger: StepTrigger | RoomTrigger
+        if action.on == "step" and ticket is not None:
+            folder = str(ticket.folder.path)
+            trigger = StepTrigger(task, step_folder=folder, is_ready=action.then.is_ready)
+        else:
+            self.log.info("%s The task waits for room and then asks again.", action.why)
+            ti.xcom_push(MACHINES_KEY, action.why)
+            if action.on == "queue":  # its lease has its place in the site
+                polls = [role.batch.poll for role in run.site.roles.values()]
+                task["poll_s"] = max(task["poll_s"], min(polls))
+            key = run_leases.lease_key(run, self._planned(run).role)
+            most = {"max_active": limits.max_leases, "max_owner": limits.leases_user}
+            trigger = RoomTrigger(task, key=key, **most)
+        kwargs = {"memory": _as_json(action.then)}
+        raise TaskDeferred(trigger=trigger, method_name="execute_complete", kwargs=kwargs)
 
     def _go_on_when_cleared(self, context: Context) -> None:
         """Stop the attempt of a task that a user has cleared; a retry would re-attach to it.
@@ -188,89 +131,45 @@ class StepOperator(RunOperator):
                 reason = stopped(f"try {ti.try_number - 1} of task {ti.task_id} by clearing it")
                 cancel_step(run, self.step, reason)
 
-    def _follow(self, context: Context, run: Run, *, may_resubmit: bool) -> dict[str, Any]:
-        ahead = roles_after(run.recipe, run.request.kind, self._planned(run))
+    def _drive(self, context: Context, run: Run, memory: Memory) -> dict[str, Any]:
+        """Run the step to its end: Airflow's driver of `decisions`, which defers to wait."""
+        step, memory = self._planned(run), replace(memory, revived_after=OF_AIRFLOW)
+        while True:
+            self.lease_id = memory.ticket.lease.lease_id if memory.ticket else self.lease_id
+            now = briefly(partial(observe, run, step, memory), partial(_is_due, memory))
+            action = decide(now, memory)
+            match action:
+                case End():
+                    return self._end(context, run, step, action)
+                case Wait(on="retry"):
+                    self.log.info("The step is tried again: %s", action.why)
+                    time.sleep(action.pause_s)
+                case Wait():
+                    self._defer(context, run, action)
+            is_ready = isinstance(action, Attach) and action.is_ready
+            is_new = is_ready and open_ledger().lease(self.lease_id).state is LeaseState.STARTING
+            memory = act(run, step, action, memory)
+            if is_new:
+                inform(run.folder, "telemetry", partial(tell_lease, run, self.lease_id))
+                self.log.info("Lease %s is ready; its dashboard: see Details", self.lease_id)
+            if isinstance(action, Collect) and memory.result is not None:
+                inform(run.folder, "telemetry", partial(tell_step, run, self.step, memory.result))
+
+    def _end(self, context: Context, run: Run, step: PlannedStep, end: End) -> dict[str, Any]:
         try:
-            started = start_step(run, self.step, ahead)
-        except (CapacityError, SilentError) as error:
-            self._wait_for_room(context, run, error)
+            result = conclude(run, step, end)
         except LeaseError as error:
-            self._open_again(context, run, error)
-            return self._follow(context, run, may_resubmit=may_resubmit)
-        if isinstance(started, StepResult):
-            return self._conclude(context, run, started)
-        self.log.info("Attempt %s in %s", started.attempt, started.step_folder)
-        return self._wait(context, run, started, may_resubmit=may_resubmit)
-
-    def _wait(
-        self, context: Context, run: Run, ticket: RunningAttempt, *, may_resubmit: bool
-    ) -> dict[str, Any]:
-        """Wait for the end of an attempt; also for its machines, to write down that they came."""
-        self.lease_id = ticket.lease_id
-        lost_after_s = run.site.limits.lost_after
-        seen = briefly(
-            lambda: look(ticket.lease, ticket.folder, lost_after_s),
-            lambda it: it.final or bool(it.lease.waits_for),
-        )
-        is_ready = bool(seen.lease.dashboard_url)
-        if is_ready and open_ledger().lease(ticket.lease_id).state is LeaseState.STARTING:
-            run_leases.note_ready(run, ticket.lease_id)
-            inform(run.folder, "telemetry", partial(tell_lease, run, ticket.lease_id))
-            self.log.info(
-                "Lease %s is ready; its dashboard: the link on the tab Details", ticket.lease_id
-            )
-        if seen.final:
-            return self._finish(context, run, ticket, may_resubmit=may_resubmit)
-        trigger = StepTrigger(
-            task=self._waiting(context, run),
-            lease_folder=ticket.lease_folder,
-            step_folder=ticket.step_folder,
-            is_ready=is_ready,
-        )
-        kwargs = {"ticket": asdict(ticket), "may_resubmit": may_resubmit}
-        raise TaskDeferred(trigger=trigger, method_name="execute_complete", kwargs=kwargs)
-
-    def _finish(
-        self, context: Context, run: Run, ticket: RunningAttempt, *, may_resubmit: bool
-    ) -> dict[str, Any]:
-        """Collect an attempt that has ended.
-
-        If the trigger or the reaper stopped it on behalf of an earlier try, just when this one had
-        taken over, a new attempt is due, once.
-        """
-        try:
-            result = collect(run, ticket)
-        except StepNotEndedError:  # its lease was taken for lost, and gives signs of life again
-            return self._follow(context, run, may_resubmit=may_resubmit)
-        except SilentError as error:
-            self._wait_for_room(context, run, error)
-        inform(run.folder, "telemetry", partial(tell_step, run, self.step, result))
-        if was_cancelled_for_another_try(result) and may_resubmit:
-            self.log.info("Attempt %s was cancelled; trying once more", ticket.attempt)
-            return self._follow(context, run, may_resubmit=False)
-        return self._conclude(context, run, result)
-
-    def _conclude(self, context: Context, run: Run, result: StepResult) -> dict[str, Any]:
+            raise AirflowFailException(end.why) from error
         if result.state is not StepState.SUCCEEDED:
-            before = context["ti"].xcom_pull(key=_BEFORE_KEY) or 0
-            decision, result = conclude(run, self.step, result, num_before=before)
-            if decision.again:
-                context["ti"].xcom_push(_UNOPENED_KEY, [])
-                why = result.failure.message if result.failure else result.state.value
-                self.log.info("The step is tried again: %s", why)
-                time.sleep(_RETRY_PAUSE_S)
-                return self._follow(context, run, may_resubmit=True)
             if result.failure is not None and result.failure.trace:
                 self.log.error("%s", result.failure.trace)
             raise failure_of(self.step, result)
-        told = figures(result.outputs.get("metrics", {}))
-        self.log.info("%s", " · ".join([f"{self.step} succeeded", *told]))
-        report = result.outputs.get("report")
-        if report:
+        metrics = figures(result.outputs.get("metrics", {}))
+        self.log.info("%s", " · ".join([f"{self.step} succeeded", *metrics]))
+        if report := result.outputs.get("report"):
             self.log.info("Report: %s", report)
-        planned = self._planned(run)
-        if is_last_on_lease(run.recipe, run.request.kind, planned):
-            run_leases.release(run, planned.role, f"step {self.step} was the last on this lease")
+        if is_last_on_lease(run.recipe, run.request.kind, step):
+            run_leases.release(run, step.role, f"step {self.step} was the last on this lease")
         self._succeeded(context, run, result.outputs)
         return result.outputs
 
@@ -281,6 +180,36 @@ class StepOperator(RunOperator):
 
     def _succeeded(self, context: Context, run: Run, outputs: Mapping[str, Any]) -> None:
         """What to do with the outputs, for kinds of step that have something to publish."""
+
+
+def _is_due(memory: Memory, now: decisions.Situation) -> bool:
+    """Whether there is something to do now; a wait in a queue is left to a trigger at once."""
+    if memory.ticket is None or now.look is None:
+        return True
+    lease = now.look.lease
+    is_new = bool(lease.dashboard_url) and not memory.is_ready
+    return now.look.final or is_new or bool(lease.waits_for)
+
+
+def _as_json(memory: Memory) -> dict[str, Any]:
+    """Return what a task remembers while it is deferred."""
+    ticket = memory.ticket
+    return {
+        "num_before": memory.num_before,
+        "ticket": ticket and [ticket.step, ticket.attempt, str(ticket.folder.path)],
+        "is_ready": memory.is_ready,
+        "unopened": [each.value for each in memory.unopened],
+        "is_revived": memory.is_revived,
+    }
+
+
+def _memory_of(values: Mapping[str, Any]) -> Memory:
+    unopened, ticket = tuple(map(FailureClass, values["unopened"])), None
+    if values["ticket"]:
+        step, attempt, folder = values["ticket"]
+        place = StepFolder(Path(folder))
+        ticket = decisions.RunningAttempt(step=step, attempt=attempt, folder=place)
+    return Memory(**{**values, "ticket": ticket, "unopened": unopened})
 
 
 class PackOperator(StepOperator):

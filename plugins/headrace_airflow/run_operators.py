@@ -22,7 +22,6 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from headrace.errors import HeadraceError, StorageError, UserError
-from headrace.execution.eta_changes import eta_changes
 from headrace.execution.reap import ABANDONED, end_run, going_on, reap
 from headrace.files.layout import RunFolder
 from headrace.files.machine import storage_error
@@ -39,14 +38,15 @@ from headrace.steps.mailbox import StepResult
 from headrace_airflow.airflow_api import STOPPED, DagRunAddress, Owners, task_states
 from headrace_airflow.assets import MODELS, publish_model
 from headrace_airflow.dag_parts import check_choice, check_overrides, check_sweep, overrides_of
+from headrace_airflow.eta_changes import eta_changes
 from headrace_airflow.telemetry import tell_run
 
 Context = Mapping[str, Any]
 Notifier = Callable[[Context], object]
-Seen = TypeVar("Seen")
+Found = TypeVar("Found")
 
 WHY_KEY = "why"
-"""XCom key of what a task tells its user who has made a mistake; the DAG run's note shows it."""
+"""XCom key of the message about a user's mistake; the DAG run's note shows it."""
 
 RUN_TAB = "headrace-run"
 """Route of the tab on a DAG run that shows the page of its run."""
@@ -54,18 +54,21 @@ RUN_TAB = "headrace-run"
 PATIENCE_S = 6.0
 """Longest wait in the task itself: deferring and resuming takes that on a busy machine."""
 
+OF_AIRFLOW = (STOPPED, ABANDONED, RELEASED)
+"""Parts of the reasons of a cancellation that Airflow's side asked for, and no person."""
+
 _POLL_S = 0.2
 
 
 def briefly(
-    look: Callable[[], Seen], is_over: Callable[[Seen], bool], patience_s: float = PATIENCE_S
-) -> Seen:
+    look: Callable[[], Found], is_over: Callable[[Found], bool], patience_s: float = PATIENCE_S
+) -> Found:
     """Look again and again until something is over, for a few seconds at most; the last look."""
     deadline = time.monotonic() + patience_s
     while True:
-        seen = look()
-        if is_over(seen) or time.monotonic() >= deadline:
-            return seen
+        found = look()
+        if is_over(found) or time.monotonic() >= deadline:
+            return found
         time.sleep(_POLL_S)
 
 
@@ -106,7 +109,7 @@ def told_to_airflow(context: Context) -> Iterator[None]:
 
 
 def failure_of(step: str, result: StepResult) -> Exception:
-    """The exception that tells Airflow how a step ended, which is decided: no try follows."""
+    """Return the exception that ends the task of a step that has failed for good."""
     failure = result.failure
     why = failure.message if failure else "no reason given"
     where = f" ({failure.where})" if failure and failure.where else ""
@@ -114,21 +117,6 @@ def failure_of(step: str, result: StepResult) -> Exception:
     kind = MistakeError if is_mistake else AirflowFailException
     error: Exception = kind(f"Step {step} {result.state.value}: {why}{where}")
     return error
-
-
-def was_cancelled_for_another_try(result: StepResult) -> bool:
-    """Whether Airflow's side ended the step, on behalf of an earlier try of its task.
-
-    A person who asks by `headrace cancel` means the step itself.
-    """
-    if result.state is not StepState.CANCELLED or result.failure is None:
-        return False
-    return _is_of_airflow(result.failure.message)
-
-
-def _is_of_airflow(message: str) -> bool:
-    """Whether a step was ended since Airflow's task was, not since somebody asked headrace."""
-    return any(reason in message for reason in (STOPPED, ABANDONED, RELEASED))
 
 
 class DaskDashboardLink(BaseOperatorLink):  # type: ignore[misc]
@@ -165,7 +153,7 @@ def _in_airflow(page: str) -> str:
 class PrepareRunOperator(BaseOperator):  # type: ignore[misc]
     """Makes the run that the DAG run asks for, or finds the one it made before.
 
-    Everything that can be told of a mistake is checked here, before any machine is asked for. What
+    All mistakes that can be found early are checked here, before any machine is asked for. What
     the run will be, the resolved recipe and the plan, is in the log and on the tab Rendered
     Templates.
     """
@@ -270,10 +258,10 @@ class FinishRunOperator(RunOperator):
 
 
 def _state(run: Run, undone: Iterable[str]) -> StepState:
-    """Cancelled where somebody asked headrace to cancel it or one of its steps; else failed."""
+    """Cancelled if a person asked headrace to cancel it or one of its steps; else failed."""
     state = open_ledger().run(run.run_id).state
     for row in filter(None, (open_ledger().latest_attempt(run.run_id, step) for step in undone)):
-        if row.state is StepState.CANCELLED and not _is_of_airflow(row.message):
+        if row.state is StepState.CANCELLED and not any(why in row.message for why in OF_AIRFLOW):
             state = row.state
     return state if state is StepState.CANCELLED else StepState.FAILED
 

@@ -81,15 +81,13 @@ class WaitingTask:
     try_number: int
     poll_s: float
     """Seconds between two looks."""
-    lost_after_s: float
-    """A lease without a heartbeat for this time counts as lost."""
     settle_s: float = 3.0
     """Seconds before the first look: more than a worker's `min_heartbeat_interval`."""
 
     def still_waits(self) -> bool:
         """Whether the task is deferred: then some triggerer, perhaps another one, waits for it.
 
-        A triggerer that was out of touch for a while is told to drop its triggers in the same way
+        A triggerer that was out of touch for a while has to drop its triggers in the same way
         as after a user's click, although the work goes on (another triggerer has taken over).
         """
         return task_states(self.dag_id, self.run_id).get(self.task_id) == "deferred"
@@ -125,9 +123,9 @@ class _Watcher(BaseTrigger):  # type: ignore[misc]
         """
         await asyncio.sleep(self.waiting.settle_s)
 
-    async def _show(self, seen: LeaseView) -> None:
+    async def _show(self, lease: LeaseView) -> None:
         """Show how the machines stand when that changes; another triggerer shows the same again."""
-        text = seen.waits_for or (seen.state.value if self._shown else "")
+        text = lease.waits_for or (lease.state.value if self._shown else "")
         if text != self._shown:
             self._shown = text
             await sync_to_async(self.waiting.show_machines)(text)
@@ -142,32 +140,27 @@ class _Watcher(BaseTrigger):  # type: ignore[misc]
 class StepTrigger(_Watcher):
     """Fires once when a step or its lease has ended; unless `is_ready`, when its lease is ready."""
 
-    def __init__(
-        self, task: dict[str, Any], lease_folder: str, step_folder: str, *, is_ready: bool
-    ) -> None:
-        super().__init__(
-            task, lease_folder=lease_folder, step_folder=step_folder, is_ready=is_ready
-        )
-        self.lease_folder = LeaseFolder(Path(lease_folder))
+    def __init__(self, task: dict[str, Any], step_folder: str, *, is_ready: bool) -> None:
+        super().__init__(task, step_folder=step_folder, is_ready=is_ready)
         self.step_folder = StepFolder(Path(step_folder))
+        self.lease_folder = LeaseFolder(self.step_folder.path.parents[1])
         self.is_ready = is_ready
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look until there is something to do, with a line in the log now and then."""
+        """Look until there is something to do; progress is logged."""
         lines = ProgressLines()
-        lost_after_s = self.waiting.lost_after_s
         await self._settle()
         while True:
-            seen = await asyncio.to_thread(look, self.lease_folder, self.step_folder, lost_after_s)
-            lease = seen.lease
+            now = await asyncio.to_thread(look, self.lease_folder, self.step_folder)
+            lease = now.lease
             is_starting = lease.state is LeaseState.STARTING
             waits_for = lease.waits_for or (f"lease {lease.lease_id} starts" if is_starting else "")
             await self._show(lease)
-            line = lines.line(seen.status, time.monotonic(), waits_for)
+            line = lines.line(now.status, time.monotonic(), waits_for)
             if line is not None:
                 self.log.info("%s", line)
-            if seen.final or (lease.dashboard_url and not self.is_ready):
-                yield TriggerEvent({"state": seen.status.state.value, "lease": lease.why_ended})
+            if now.final or (lease.dashboard_url and not self.is_ready):
+                yield TriggerEvent({"state": now.status.state.value, "lease": lease.why_ended})
                 return
             await asyncio.sleep(self.waiting.poll_s * (_IN_QUEUE if lease.waits_for else 1))
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter, HTTPException
 from pydantic import Field
 
 from headrace.errors import UserError
-from headrace.execution.end_run import ask_to_stop, close_lease
+from headrace.execution.reap import ask_to_stop, close_lease
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord

@@ -31,7 +31,7 @@ MOST = {
     "headrace/clusters": 173,
     "headrace/data": 1,
     "headrace/evaluation": 87,
-    "headrace/execution": 36,
+    "headrace/execution": 2,
     "headrace/fields": 11,
     "headrace/files": 4,
     "headrace/leases": 12,

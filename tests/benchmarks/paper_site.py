@@ -18,8 +18,8 @@ from pathlib import Path
 
 import yaml
 
+from headrace.clusters.lease_files import write_heartbeat
 from headrace.clusters.lease_records import HostRecord, LeaseInfo, LeaseSpec
-from headrace.clusters.lease_state import write_heartbeat
 from headrace.clusters.node_marks import NodeLine
 from headrace.errors import StepError
 from headrace.examples.digits import export_digits

@@ -19,9 +19,10 @@ import pytest
 
 from headrace.clusters import lease_client
 from headrace.clusters.fleet import Fleet
+from headrace.clusters.lease_files import LeaseFiles
+from headrace.clusters.lease_folders import leftovers, reap
 from headrace.clusters.lease_records import HostRecord
 from headrace.clusters.local import marked
-from headrace.clusters.overview import leftovers, reap
 from headrace.clusters.pages import pages_of
 from headrace.clusters.scheduler import THREADS, make_keys
 from headrace.files.atomic import read_record, write_record
@@ -92,8 +93,8 @@ class BackendContract:
         assert (view.num_steps, view.state) == (2, LeaseState.READY)
         step = submit_look(folder, "third")
         lease_client.end(folder, grace_s=20, reason="the test is over")
-        assert lease_client.state(folder, 15) is LeaseState.CLOSED
-        assert lease_client.why_ended(folder) == "the test is over"
+        assert LeaseFiles.read(folder).state(15) is LeaseState.CLOSED
+        assert LeaseFiles.read(folder).why_ended == "the test is over"
         assert processes_of(folder) == []
         wait_until(lambda: mailbox.outcome(step) or not step.status.exists(), 120, "an outcome")
         lease_client.end(folder)  # harmless
@@ -136,21 +137,21 @@ class BackendContract:
     def test_closes_while_it_starts(self, site: Path) -> None:
         folder = start(site, self.role(nodes=2))
         lease_client.end(folder, grace_s=20, reason="changed our minds")
-        assert lease_client.state(folder, 15) is LeaseState.CLOSED
+        assert LeaseFiles.read(folder).state(15) is LeaseState.CLOSED
         assert processes_of(folder) == []
 
     def test_stops_when_idle(self, site: Path) -> None:
         """pains 22: no machine is held for nothing."""
         folder = start(site, self.role(idle_stop=0.5))  # ready for so short a time only
         wait_for_state(folder, LeaseState.CLOSED, START_TIMEOUT_S)
-        assert lease_client.why_ended(folder) == "no step ran for 0.5 s"
+        assert LeaseFiles.read(folder).why_ended == "no step ran for 0.5 s"
         wait_until(lambda: not processes_of(folder), GONE_WITHIN_S, "the lease's processes to end")
 
     def test_lifetime(self, site: Path) -> None:
         """pains 18, 22: the hard limit."""
         folder = start(site, self.role(lifetime=2))
         wait_for_state(folder, LeaseState.CLOSED, START_TIMEOUT_S)
-        assert lease_client.why_ended(folder) == "its lifetime of 2 s is over"
+        assert LeaseFiles.read(folder).why_ended == "its lifetime of 2 s is over"
 
     def test_ends_with_its_owner(self, site: Path) -> None:
         """pains 22: a killed client leaves nothing behind."""
@@ -159,7 +160,7 @@ class BackendContract:
             wait_for_state(folder, LeaseState.READY, START_TIMEOUT_S)
             owner.kill()
         wait_for_state(folder, LeaseState.CLOSED, GONE_WITHIN_S)
-        assert "has gone" in lease_client.why_ended(folder)
+        assert "has gone" in LeaseFiles.read(folder).why_ended
         wait_until(lambda: not processes_of(folder), GONE_WITHIN_S, "the lease's processes to end")
 
     def test_ends_when_its_folder_is_removed(self, site: Path) -> None:
@@ -191,10 +192,10 @@ class BackendContract:
         second = [sys.executable, "-m", "headrace.clusters.host", str(folder.path)]
         assert subprocess.run(second, check=False, timeout=60).returncode == 0
         assert host_of(folder) == first
-        assert lease_client.state(folder, 15) is LeaseState.READY
+        assert LeaseFiles.read(folder).state(15) is LeaseState.READY
         first.terminate()
         wait_for_state(folder, LeaseState.CLOSED, GONE_WITHIN_S)
-        assert "SIGTERM" in lease_client.why_ended(folder)
+        assert "SIGTERM" in LeaseFiles.read(folder).why_ended
         wait_until(lambda: not processes_of(folder), GONE_WITHIN_S, "the lease's processes to end")
 
     def test_a_hung_host_is_ended_by_the_reaper(self, site: Path) -> None:
@@ -202,7 +203,7 @@ class BackendContract:
         folder = opened(site, self.role())
         host_of(folder).suspend()
         wait_until(
-            lambda: lease_client.state(folder, 2) is LeaseState.LOST, 90, "the loss to be seen"
+            lambda: LeaseFiles.read(folder).state(2) is LeaseState.LOST, 90, "the loss to be seen"
         )
         lease_client.end(folder, grace_s=0.5)
         assert processes_of(folder) == []
@@ -219,8 +220,8 @@ class BackendContract:
         (folder.info / "in-the-way").touch()
         lease_client.start(folder, lease_spec(folder, self.role()))
         wait_until(folder.closed.exists, START_TIMEOUT_S, "the host to give up")
-        assert lease_client.state(folder, 15) is LeaseState.FAILED
-        why = lease_client.why_ended(folder)
+        assert LeaseFiles.read(folder).state(15) is LeaseState.FAILED
+        why = LeaseFiles.read(folder).why_ended
         assert "lease.json" in why
         assert "Traceback" not in why
 
@@ -233,8 +234,8 @@ class GangContract(BackendContract):
     def test_a_gang_is_all_or_nothing(self, site: Path) -> None:
         folder = start(site, self.role(nodes=2, start_timeout=1e-9))
         wait_for_state(folder, LeaseState.FAILED, START_TIMEOUT_S)
-        assert "of 2 nodes joined within 1e-09 s" in lease_client.why_ended(folder)
-        assert "start_timeout" in lease_client.why_ended(folder)
+        assert "of 2 nodes joined within 1e-09 s" in LeaseFiles.read(folder).why_ended
+        assert "start_timeout" in LeaseFiles.read(folder).why_ended
         wait_until(lambda: not processes_of(folder), GONE_WITHIN_S, "the lease's processes to end")
 
     def test_a_killed_worker_is_replaced(self, site: Path) -> None:
@@ -287,7 +288,7 @@ class GangContract(BackendContract):
             wait_until(
                 lambda: not processes_of(folder), GONE_WITHIN_S, "the lease's processes to end"
             )
-        assert lease_client.state(folder, 15) is LeaseState.LOST
+        assert LeaseFiles.read(folder).state(15) is LeaseState.LOST
         (leftover,) = leftovers(SiteFolder(site))
         assert "died" in leftover.why
         assert [each.folder for each in reap(SiteFolder(site))] == [folder]

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.execution.eta_changes import EtaChange
 from headrace.files.layout import RunFolder
 from headrace.informing import failures_of
 from headrace_airflow import run_operators
+from headrace_airflow.eta_changes import EtaChange
 from headrace_airflow.run_operators import ReapOperator
 
 _PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "run-under-airflow.md"

@@ -6,7 +6,7 @@ import errno
 import json
 import math
 import os
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -30,8 +30,9 @@ from headrace.errors import (
     SilentError,
     StepError,
 )
+from headrace.execution import decisions, step_attempts
+from headrace.execution.decisions import End, RunningAttempt
 from headrace.execution.reap import ABANDONED
-from headrace.execution.step_attempts import RunningAttempt
 from headrace.files.atomic import read_record, write_record
 from headrace.leases.run_leases import RELEASED
 from headrace.ledger.ledger import open_ledger
@@ -124,16 +125,16 @@ def cancelled(reason):
 @pytest.fixture
 def ticket(run):
     lease = run.lease_folder(f"{run.run_id}-gpu-1")
-    return RunningAttempt(
-        run_id=run.run_id, step="train", attempt=1, lease_id=lease.lease_id,
-        lease_folder=str(lease.path), step_folder=str(lease.step(1).path),
-    )  # fmt: skip
+    return RunningAttempt(step="train", attempt=1, folder=lease.step(1))
 
 
 @pytest.fixture
 def script(monkeypatch):
-    """Scripts an answer of the control side: a value to return or an error to raise."""
-    monkeypatch.setattr(operators, "_RETRY_PAUSE_S", 0.0)
+    """Scripts an answer of the control side: a value to return or an error to raise.
+
+    `start` is what comes of a step's next attempt: a ticket, or its result if it succeeds at once.
+    """
+    monkeypatch.setattr(decisions, "_RETRY_PAUSE_S", 0.0)
 
     def put(name, answer, calls=None):
         def scripted(*arguments, **_):
@@ -143,6 +144,13 @@ def script(monkeypatch):
                 raise answer
             return answer
 
+        if name == "start" and isinstance(answer, StepResult):
+            found = End(cause=answer)
+            monkeypatch.setattr(operators, "decide", lambda *_: found)
+            return
+        if name in ("start", "collect"):
+            monkeypatch.setattr(step_attempts, {"start": "_submit"}.get(name, name), scripted)
+            return
         target = operators
         *path, last = name.split(".")
         for part in path:
@@ -313,11 +321,11 @@ def test_the_run_is_that_of_the_dag_run(run, context):
 
 
 def test_a_full_site_is_waited_for_without_using_up_a_try(run, context, script):
-    script("start_step", CapacityError("Site 'laptop' has 2 leases open (limits.max_leases)."))
+    script("start", CapacityError("Site 'laptop' has 2 leases open (limits.max_leases)."))
     with pytest.raises(TaskDeferred) as deferred:
         step(run).execute(context)
     assert isinstance(deferred.value.trigger, RoomTrigger)
-    assert deferred.value.method_name == "ask_again"
+    assert deferred.value.method_name == "execute_complete"
     assert "has 2 leases open" in context["ti"].pushed["machines"]
     asked = deferred.value.trigger.serialize()[1]
     assert asked["key"] == f"{run.run_id}/gpu"
@@ -330,7 +338,7 @@ QUEUES = [QueueFullError("waiting: EC2 has no capacity for m5"), SilentError("EC
 @pytest.mark.parametrize("error", QUEUES)
 def test_a_queue_is_waited_for_also_by_a_lease_that_fills_the_site(run, context, script, error):
     """It has its place; it would wait for itself if it waited for room."""
-    script("start_step", error)
+    script("start", error)
     with pytest.raises(TaskDeferred) as deferred:
         step(run).execute(context)
     assert open_ledger().num_before(deferred.value.trigger.serialize()[1]["key"], 1) == 0
@@ -338,12 +346,12 @@ def test_a_queue_is_waited_for_also_by_a_lease_that_fills_the_site(run, context,
     assert context["ti"].pushed["machines"] == error.what
 
 
-@pytest.mark.parametrize("asked", ["start_step", "collect"])
+@pytest.mark.parametrize("asked", ["start", "collect"])
 def test_a_silent_queue_costs_a_step_no_try(run, context, script, ticket, asked):
     script(asked, SilentError("EC2 says 503: no"))
     with pytest.raises(TaskDeferred) as deferred:
-        step(run).execute(context) if asked == "start_step" else complete(run, context, ticket)
-    assert deferred.value.method_name == "ask_again"
+        step(run).execute(context) if asked == "start" else complete(run, context, ticket)
+    assert isinstance(deferred.value.trigger, RoomTrigger)
 
 
 def test_secrets_are_those_of_airflows_connections_and_of_who_triggered(
@@ -353,7 +361,7 @@ def test_secrets_are_those_of_airflows_connections_and_of_who_triggered(
     told = json.dumps({"conn_type": "http", "login": "me", "password": "hunter2", "extra": extra})
     monkeypatch.setenv("AIRFLOW_CONN_TRACKER", told)
     asked = []
-    script("start_step", LeaseError("enough seen"), asked)
+    script("start", LeaseError("enough seen"), asked)
     with pytest.raises(AirflowException, match="enough seen"):
         step(run).execute(context)
     seen, *_ = asked[0]
@@ -400,7 +408,7 @@ class Looks:
 def looks(monkeypatch):
     """The step has not ended, its lease is not ready."""
     found = Looks()
-    monkeypatch.setattr(operators, "look", found)
+    monkeypatch.setattr(step_attempts, "look", found)
     return found
 
 
@@ -408,25 +416,31 @@ def step(run, name="train"):
     return StepOperator(task_id=name, step=name, run_id=run.run_id)
 
 
-def complete(run, context, ticket, *, may_resubmit=True):
+def memory_of(ticket, **changes):
+    """What a deferred task remembers."""
+    blank = {"num_before": 0, "is_ready": False, "unopened": [], "is_revived": False}
+    place = [ticket.step, ticket.attempt, str(ticket.folder.path)]
+    return {**blank, "ticket": place, **changes}
+
+
+def complete(run, context, ticket, **changes):
     """As after its trigger has seen the attempt end."""
-    operators.look.ends.append(True)
-    return step(run).execute_complete(
-        context, event={}, ticket=asdict(ticket), may_resubmit=may_resubmit
-    )
+    step_attempts.look.ends.append(True)
+    memory = memory_of(ticket, **changes)
+    return step(run).execute_complete(context, event={}, memory=memory)
 
 
 def test_a_step_defers_without_a_time_limit(run, context, script, ticket):
-    script("start_step", ticket)
+    script("start", ticket)
     operator = step(run)
     with pytest.raises(TaskDeferred) as deferred:
         operator.execute(context)
     trigger = deferred.value.trigger
     assert isinstance(trigger, StepTrigger)
     assert deferred.value.timeout is None
-    assert str(trigger.step_folder.path) == ticket.step_folder
-    assert deferred.value.kwargs == {"ticket": asdict(ticket), "may_resubmit": True}
-    assert operator.lease_id == ticket.lease_id
+    assert trigger.step_folder == ticket.folder
+    assert deferred.value.kwargs == {"memory": memory_of(ticket)}
+    assert operator.lease_id == ticket.lease.lease_id
 
 
 def test_a_lease_that_is_ready_is_written_down_and_its_dashboard_shown(
@@ -435,7 +449,7 @@ def test_a_lease_that_is_ready_is_written_down_and_its_dashboard_shown(
     """Its step goes on; the next look is for its end alone."""
     lease_on_disk(run, "gpu")
     noted = []
-    script("start_step", ticket)
+    script("start", ticket)
     script("run_leases.note_ready", None, noted)
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://airflow")
     operator = step(run)
@@ -444,12 +458,12 @@ def test_a_lease_that_is_ready_is_written_down_and_its_dashboard_shown(
     with pytest.raises(TaskDeferred) as first:
         operator.execute(context)
     assert (first.value.trigger.is_ready, noted) == (False, [])
-    assert link() == f"http://airflow/plugin/headrace/headrace/dask/?id={ticket.lease_id}"
+    assert link() == f"http://airflow/plugin/headrace/headrace/dask/?id={ticket.lease.lease_id}"
     looks.is_ready = True
     with pytest.raises(TaskDeferred) as second:
         operator.execute_complete(context, {}, **first.value.kwargs)
     assert (second.value.trigger.is_ready, len(noted)) == (True, 1)
-    open_ledger().set_lease_state(ticket.lease_id, LeaseState.READY, ready_at=1.0)
+    open_ledger().set_lease_state(ticket.lease.lease_id, LeaseState.READY, ready_at=1.0)
     with pytest.raises(TaskDeferred):
         operator.execute_complete(context, {}, **second.value.kwargs)
     assert len(noted) == 1
@@ -460,25 +474,17 @@ def test_a_step_that_waits_in_a_queue_holds_no_worker(
 ):
     monkeypatch.setattr(operators, "briefly", briefly)
     looks.waits_for = "Slurm job 7 is pending: Priority"
-    script("start_step", ticket)
+    script("start", ticket)
     with pytest.raises(TaskDeferred):
         step(run).execute(context)
     assert looks.num == 1
-
-
-def test_leases_of_later_steps_are_opened_ahead(run, context, script):
-    asked = []
-    script("start_step", SUCCEEDED, asked)
-    for name in ("pack", "train"):
-        step(run, name).execute(context)
-    assert [given[1:] for given in asked] == [("pack", ("gpu",)), ("train", ())]
 
 
 @pytest.mark.parametrize(("pack_role", "released"), [("cpu", ["cpu", "gpu"]), ("gpu", ["gpu"])])
 def test_the_last_step_on_a_lease_releases_it(context, script, pack_role, released):
     run = open_run(prepare(context, overrides=[f"pack_role={pack_role}"]))
     calls = []
-    script("start_step", SUCCEEDED)
+    script("start", SUCCEEDED)
     script("run_leases.release", None, calls)
     for name in STEPS:
         step(run, name).execute(context)
@@ -486,17 +492,17 @@ def test_the_last_step_on_a_lease_releases_it(context, script, pack_role, releas
 
 
 def test_a_short_step_is_collected_without_deferring(run, context, script, ticket, looks):
-    script("start_step", ticket)
+    script("start", ticket)
     script("collect", SUCCEEDED)
     looks.ends = [True]
     operator = step(run)
     assert operator.execute(context) == SUCCEEDED.outputs
-    assert operator.lease_id == ticket.lease_id
+    assert operator.lease_id == ticket.lease.lease_id
 
 
 def test_a_step_that_had_succeeded_is_collected(run, context, script):
     """Find, collect, re-attach, and only then submit (pains 6)."""
-    script("start_step", SUCCEEDED)
+    script("start", SUCCEEDED)
     assert step(run).execute(context) == SUCCEEDED.outputs
 
 
@@ -508,7 +514,7 @@ def test_outputs_are_collected_at_the_end(run, context, script, ticket):
 @pytest.mark.parametrize("cause", [cause for cause in FailureClass if cause.is_retried])
 def test_failures_of_the_machine_are_tried_again(run, context, script, ticket, cause):
     script("collect", ran_out_of_time(run, 10, cause=cause))
-    script("start_step", ticket)
+    script("start", ticket)
     with pytest.raises(TaskDeferred):
         complete(run, context, ticket)
 
@@ -518,7 +524,7 @@ def test_a_step_that_loses_its_node_six_times_and_comes_further_each_time_goes_o
 ):
     """As from a terminal: Airflow's own retries are not used up."""
     script("collect", ran_out_of_time(run, 10, 20, 30, 40, 50, 60, cause=FailureClass.LOST))
-    script("start_step", ticket)
+    script("start", ticket)
     with pytest.raises(TaskDeferred):
         complete(run, context, ticket)
 
@@ -533,25 +539,26 @@ def test_what_fails_too_often_without_progress_fails_the_task_at_once(run, conte
 
 
 def test_a_task_that_is_cleared_or_tried_again_by_airflow_counts_anew(run, context, script, ticket):
-    """As `headrace resume` does: somebody has asked anew."""
+    """As `headrace resume` does: the step is requested anew."""
     lost = ran_out_of_time(run, *[0] * run.recipe.retry.max_failures, cause=FailureClass.LOST)
-    script("start_step", ticket)
-    with pytest.raises(TaskDeferred):
+    script("start", ticket)
+    with pytest.raises(TaskDeferred) as deferred:
         step(run).execute(context)
+    assert deferred.value.kwargs["memory"]["num_before"] == run.recipe.retry.max_failures
     attempt_row_of(
-        run, "train", ticket.lease_id, attempt=9, key=f"{run.run_id}/train/9",
+        run, "train", ticket.lease.lease_id, attempt=9, key=f"{run.run_id}/train/9",
         state=StepState.LOST, failure_class=FailureClass.LOST, started_at=0.0, finished_at=60.0,
     )  # fmt: skip
     script("collect", lost)
     with pytest.raises(TaskDeferred):
-        complete(run, context, ticket)
+        complete(run, context, ticket, num_before=run.recipe.retry.max_failures)
 
 
 def test_a_lease_that_cannot_be_asked_for_is_asked_for_as_often_as_from_a_terminal(
     run, context, script
 ):
     asked = []
-    script("start_step", LeaseError("sbatch does not answer"), asked)
+    script("start", LeaseError("sbatch does not answer"), asked)
     with pytest.raises(AirflowFailException, match="sbatch does not answer"):
         step(run).execute(context)
     assert len(asked) == run.recipe.retry.max_failures
@@ -584,17 +591,17 @@ def test_a_step_goes_on_in_another_lease_without_using_up_a_try(
     """pains 31: the machines were taken away, and the step had come further."""
     script("collect", ran_out_of_time(run, 10, 20, 30, cause=cause))
     asked = []
-    again = replace(ticket, attempt=4, lease_id=f"{run.run_id}-gpu-2")
-    script("start_step", again, asked)
+    again = replace(ticket, attempt=4, folder=run.lease_folder(f"{run.run_id}-gpu-2").step(1))
+    script("start", again, asked)
     with pytest.raises(TaskDeferred) as deferred:
-        complete(run, context, ticket, may_resubmit=False)
-    assert [arguments[1:] for arguments in asked] == [("train", ())]
-    assert deferred.value.kwargs == {"ticket": asdict(again), "may_resubmit": True}
+        complete(run, context, ticket, is_revived=True)
+    assert [(step.name, action.attempt) for _, step, action in asked] == [("train", 4)]
+    assert deferred.value.kwargs == {"memory": memory_of(again)}
 
 
 def test_a_step_that_came_no_further_is_tried_again(run, context, script, ticket):
     script("collect", ran_out_of_time(run, 0))
-    script("start_step", ticket)
+    script("start", ticket)
     with pytest.raises(TaskDeferred):
         complete(run, context, ticket)
 
@@ -613,7 +620,7 @@ def test_a_lease_that_was_too_short_is_followed_by_a_longer_one(run, context, sc
     walltime = Walltime(seconds=600.0, most_s=3600.0, why="")
     role = spec.role.model_copy(update={"kind": "gang"})
     write_record(folder.spec, spec.model_copy(update={"walltime": walltime, "role": role}))
-    script("start_step", ticket)
+    script("start", ticket)
     with pytest.raises(TaskDeferred):
         complete(run, context, ticket)
 
@@ -624,12 +631,12 @@ def test_an_attempt_cancelled_for_an_earlier_try_is_replaced_once(
 ):
     """Clear: the new try may re-attach just before the old trigger cancels the attempt."""
     script("collect", cancelled(reason))
-    script("start_step", ticket)
+    script("start", ticket)
     with pytest.raises(TaskDeferred) as deferred:
         complete(run, context, ticket)
-    assert deferred.value.kwargs["may_resubmit"] is False
+    assert deferred.value.kwargs == {"memory": memory_of(ticket, is_revived=True)}
     with pytest.raises(AirflowFailException, match="cancelled"):
-        complete(run, context, ticket, may_resubmit=False)
+        complete(run, context, ticket, is_revived=True)
 
 
 @pytest.mark.parametrize(
@@ -653,7 +660,7 @@ def test_only_the_first_try_since_a_clear_stops_the_attempt_it_finds(
     context["ti"].try_number, context["ti"].max_tries = try_number, max_tries
     asked = []
     script("cancel_step", True, asked)
-    script("start_step", ticket)
+    script("start", ticket)
     operator = StepOperator(task_id="train", step="train", run_id=run.run_id, retries=4)
     with pytest.raises(TaskDeferred):
         operator.execute(context)
@@ -669,7 +676,7 @@ def test_a_step_cancelled_by_hand_stays_cancelled(run, context, script, ticket):
 
 
 def test_a_full_site_makes_a_step_wait(run, context, script):
-    script("start_step", CapacityError("full"))
+    script("start", CapacityError("full"))
     with pytest.raises(TaskDeferred) as deferred:
         step(run).execute(context)
     assert isinstance(deferred.value.trigger, RoomTrigger)
@@ -697,7 +704,7 @@ def test_packing_publishes_each_version_once(
 ):
     """Else a DAG that packs and is scheduled on the dataset would start itself for ever."""
     outputs = {"dataset": "/d", "fingerprint": "f", "num_samples": 3, "reused": reused}
-    script("start_step", SUCCEEDED.model_copy(update={"outputs": outputs}))
+    script("start", SUCCEEDED.model_copy(update={"outputs": outputs}))
     told = [{"fingerprint": fingerprint} for fingerprint in known]
     monkeypatch.setattr(assets, "published_extras", lambda _: told)
     PackOperator(task_id="pack", run_id=run.run_id).execute(context)

@@ -74,14 +74,14 @@ def waiting_lease(site: SiteFolder, number: int) -> LeaseFolder:
 def trigger_for(lease: LeaseFolder) -> StepTrigger:
     task = WaitingTask(
         dag_id="headrace_train", run_id=lease.lease_id, task_id="stage", try_number=1,
-        poll_s=0.02, lost_after_s=20.0, settle_s=0.0,
+        poll_s=0.02, settle_s=0.0,
     )  # fmt: skip
     step = StepSpec(
         key=f"{lease.lease_id}/stage/1", kind="stage", run_id=lease.lease_id, name="stage",
         attempt=1, run_folder=str(lease.path),
     )  # fmt: skip
     folder = mailbox.submit(lease, step)
-    return StepTrigger(asdict(task), str(lease.path), str(folder.path), is_ready=False)
+    return StepTrigger(asdict(task), str(folder.path), is_ready=False)
 
 
 def test_waiting_runs_share_the_questions_to_the_queue(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +14,7 @@ from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics.stats_utils import NoStatsLogger, get_stats_factory
 from opentelemetry import metrics, trace
 
-from headrace.execution.step_attempts import RunningAttempt
+from headrace.execution import step_attempts
 from headrace.ledger.ledger import open_ledger
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps.mailbox import Failure, StepResult
@@ -73,12 +72,10 @@ def run(headrace_home):
 
 def complete(run, step: str, lease_id: str) -> None:
     """Have an operator collect what its first attempt has given."""
-    folder = str(run.lease_folder(lease_id).path)
-    given = {"run_id": run.run_id, "step": step}
-    places = {"lease_folder": folder, "step_folder": f"{folder}/steps/000001"}
-    ticket = RunningAttempt(**given, attempt=1, lease_id=lease_id, **places)
-    operator = StepOperator(task_id="t", **given)
-    operator.execute_complete(CONTEXT, None, asdict(ticket), may_resubmit=True)
+    folder = run.lease_folder(lease_id).step(1)
+    operator = StepOperator(task_id="t", run_id=run.run_id, step=step)
+    blank = {"num_before": 0, "is_ready": False, "unopened": [], "is_revived": False}
+    operator.execute_complete(CONTEXT, None, {**blank, "ticket": [step, 1, str(folder.path)]})
 
 
 def test_machines_steps_runs_and_what_they_cost(run, otlp: Collector, monkeypatch):
@@ -88,9 +85,9 @@ def test_machines_steps_runs_and_what_they_cost(run, otlp: Collector, monkeypatc
     open_ledger().put_machines(
         [machine_row(lease_id=lease_id, usd_per_hour=2.0, billed_s=5400.0, ended_at=at)]
     )
-    lease_view = SimpleNamespace(dashboard_url="http://127.0.0.1:8787")
-    seen = SimpleNamespace(final=True, lease=lease_view)
-    monkeypatch.setattr(operators, "briefly", lambda *_: seen)
+    lease_view = SimpleNamespace(dashboard_url="http://127.0.0.1:8787", waits_for="")
+    found = SimpleNamespace(final=True, lease=lease_view)
+    monkeypatch.setattr(step_attempts, "look", lambda *_: found)
 
     def note_ready(*_):
         open_ledger().set_lease_state(lease_id, LeaseState.READY, ready_at=at + 90)
@@ -98,7 +95,7 @@ def test_machines_steps_runs_and_what_they_cost(run, otlp: Collector, monkeypatc
     monkeypatch.setattr(operators.run_leases, "note_ready", note_ready)
     used = AttemptUsage(samples=36_000, train_s=60.0, data_wait_s=15.0, gpu_use=0.75)
     ended = StepResult(state=StepState.SUCCEEDED, started_at=at, finished_at=at + 120, usage=used)
-    monkeypatch.setattr(operators, "collect", lambda *_: ended)
+    monkeypatch.setattr(step_attempts, "collect", lambda *_: ended)
     complete(run, "train", lease_id)
 
     times = {"created_at": at + 90, "started_at": at + 91}
@@ -156,7 +153,7 @@ def test_a_failed_attempt_is_counted_by_its_class(run, otlp: Collector, monkeypa
     lease_id = lease_on_disk(run, "cpu")
     failure = Failure(failure_class=FailureClass.DATA_ERROR, error="E", message="why")
     ended = StepResult(state=StepState.FAILED, failure=failure, started_at=0, finished_at=1)
-    monkeypatch.setattr(operators, "collect", lambda *_: ended)
+    monkeypatch.setattr(step_attempts, "collect", lambda *_: ended)
     with pytest.raises(AirflowFailException):
         complete(run, "pack", lease_id)
     flush()

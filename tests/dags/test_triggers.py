@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from dataclasses import asdict, replace
 
 import pytest
 
+from headrace.clusters.lease_files import NEVER_STARTED, write_heartbeat
 from headrace.clusters.lease_records import Ending, HostRecord, LeaseInfo, LeaseSpec
-from headrace.clusters.lease_state import write_heartbeat
 from headrace.errors import CapacityError
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder
@@ -38,7 +39,6 @@ TASK = asdict(
         task_id="train",
         try_number=2,
         poll_s=0.01,
-        lost_after_s=30.0,
         settle_s=0.0,
     )
 )
@@ -112,13 +112,13 @@ def events_after(trigger, action):
 
 
 def step_trigger(lease, step, *, is_ready=True):
-    return StepTrigger(TASK, str(lease.path), str(step.path), is_ready=is_ready)
+    return StepTrigger(TASK, str(step.path), is_ready=is_ready)
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        lambda p: StepTrigger(TASK, f"{p}/l", f"{p}/l/steps/1", is_ready=True),
+        lambda p: StepTrigger(TASK, f"{p}/l/steps/1", is_ready=True),
         lambda p: RoomTrigger(task=TASK, key="run-1/gpu", max_active=3, max_owner=None),
     ],
 )
@@ -153,6 +153,11 @@ def test_step_trigger_fires_when_the_lease_has_ended(lease, step):
 
     found = events_after(step_trigger(lease, step), lose)
     assert "the host was killed" in found[0]["lease"]
+
+
+def test_step_trigger_fires_when_the_folder_of_its_lease_is_removed(lease, step):
+    found = events_after(step_trigger(lease, step), lambda: shutil.rmtree(lease.path))
+    assert found[0]["lease"] == NEVER_STARTED
 
 
 class EnoughError(Exception):
@@ -197,9 +202,7 @@ def full(headrace_home):
 def test_triggers_only_read(lease, step, monkeypatch, kind):
     """Side effects in triggers run twice when a triggerer restarts (pains 8)."""
     places = {
-        StepTrigger: {
-            **{"lease_folder": str(lease.path), "step_folder": str(step.path), "is_ready": False}
-        },
+        StepTrigger: {"step_folder": str(step.path), "is_ready": False},
         RoomTrigger: {"key": "second", "max_active": 1, "max_owner": None},
     }
     monkeypatch.setattr(triggers.random, "uniform", lambda *_: 0.0)

@@ -9,10 +9,11 @@ import pytest
 import yaml
 
 from headrace.batch.queue_state import intent_of
-from headrace.clusters import lease_client
+from headrace.clusters.lease_files import LeaseFiles
 from headrace.clusters.lease_jobs import job_spec
 from headrace.clusters.lease_records import job_name
-from headrace.execution.step_attempts import RunningAttempt, collect, start_step
+from headrace.execution.decisions import RunningAttempt
+from headrace.execution.step_attempts import collect
 from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.leases import run_leases
@@ -22,6 +23,7 @@ from headrace.runs.lifecycle import create_run
 from headrace.runs.runs import Run, RunRequest
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
+from support.attempts import start_step
 from support.command_line import headrace
 from support.ec2_sim import Ec2Sim, name_of
 from support.leases import START_TIMEOUT_S, lease_spec, wait_for_state
@@ -51,21 +53,21 @@ def test_a_running_step_is_found_again_and_its_lease_closed(
     run = _run()
     started = start_step(run, "pack")
     assert isinstance(started, RunningAttempt)
-    folder = run.lease_folder(started.lease_id)
+    folder = run.lease_folder(started.lease.lease_id)
     wait_for_state(folder, LeaseState.READY, START_TIMEOUT_S)
     _lose_the_ledger(home, monkeypatch)
 
     (job_id,) = slurm.queue()
     told = _headrace("lease", "adopt", "--site", "quick")
-    assert f"lease {started.lease_id}: ready, Slurm job {job_id}, run {run.run_id}" in told
+    assert f"lease {started.lease.lease_id}: ready, Slurm job {job_id}, run {run.run_id}" in told
     assert "Nothing to adopt" in _headrace("lease", "adopt", "--site", "quick")
     (record,) = open_ledger().leases(run_id=run.run_id)
     assert (record.state, record.job_ids) == (LeaseState.READY, (job_id,))
 
     again = _run()  # the same key, as of a DAG run triggered anew under its id
     assert again.run_id == run.run_id
-    assert run_leases.acquire(again, record.role) == started.lease_id
-    step = StepFolder(Path(started.step_folder))
+    assert run_leases.acquire(again, record.role) == started.lease.lease_id
+    step = StepFolder(Path(started.folder.path))
     wait_until(lambda: mailbox.outcome(step), 120, "the step to end")
     attached = start_step(again, "pack")
     result = collect(again, attached) if isinstance(attached, RunningAttempt) else attached
@@ -73,7 +75,7 @@ def test_a_running_step_is_found_again_and_its_lease_closed(
     assert len(open_ledger().attempts(run.run_id)) == 1
 
     assert "is closed: enough" in _headrace(
-        "lease", "close", started.lease_id, "--site", "quick", "--reason", "enough"
+        "lease", "close", started.lease.lease_id, "--site", "quick", "--reason", "enough"
     )
     assert slurm.queue() == []
 
@@ -92,7 +94,7 @@ def test_a_job_that_was_submitted_and_not_recorded_is_found_by_its_name(
     job_id = slurm.system.submit(job)
     _lose_the_ledger(home, monkeypatch)
     assert f"starting, Slurm job {job_id}" in _headrace("lease", "adopt", "--site", "quick")
-    assert lease_client.state(folder, 0.0) is LeaseState.STARTING
+    assert LeaseFiles.read(folder).state(0.0) is LeaseState.STARTING
     assert job_name(folder) == job.name
     _headrace("lease", "close", folder.lease_id, "--site", "quick", "--grace", "0")
     assert slurm.queue() == []
@@ -116,13 +118,13 @@ def test_instances_are_found_again_and_none_is_started_twice(
     for stage in ("starting", "ready"):
         _lose_the_ledger(home, monkeypatch, f"{stage}.db")
         told = _headrace("lease", "adopt", "--site", "quick")
-        assert f"lease {started.lease_id}: {stage}, EC2 job {job}, run {run.run_id}" in told
+        assert f"lease {started.lease.lease_id}: {stage}, EC2 job {job}, run {run.run_id}" in told
         ec2_sim.boot_s = 0.0
-        folder = run.lease_folder(started.lease_id)
+        folder = run.lease_folder(started.lease.lease_id)
         wait_for_state(folder, LeaseState.READY, START_TIMEOUT_S)
     again = _run()
     assert again.run_id == run.run_id
-    step = StepFolder(Path(started.step_folder))
+    step = StepFolder(Path(started.folder.path))
     wait_until(lambda: mailbox.outcome(step), 120, "the step to end")
     attached = start_step(again, "pack")
     result = collect(again, attached) if isinstance(attached, RunningAttempt) else attached

@@ -13,7 +13,7 @@ import pytest
 
 from headrace import informing
 from headrace.cli import watching
-from headrace.execution import periodic
+from headrace.execution import ticks
 from headrace.files.atomic import write_record
 from headrace.files.layout import RunFolder
 from headrace.files.lines import read_lines
@@ -35,7 +35,7 @@ IN_THIS_PROCESS = {
     "forecast": [(Foresight, "predict")],
     "time left": [(Foresight, "ahead")],
     "accounting": [
-        (periodic, "refresh_usage"), (lifecycle, "note_usage"), (end_leases, "note_usage"),
+        (ticks, "refresh_usage"), (lifecycle, "note_usage"), (end_leases, "note_usage"),
     ],
     "count of": [(machine_records, "meter_of_lease")],
     "state of the code": [(provenance, "code_state")],
@@ -97,7 +97,7 @@ def _break(patch: pytest.MonkeyPatch, fault: str) -> None:
     patch.setattr(informing, "_failed", {})
     patience_s = 0.1 if fault == "hangs" else 60.0
     patch.setattr(informing.inform, "__defaults__", (None, patience_s))
-    patch.setattr(periodic, "ENFORCED_EVERY_S", 0.5)
+    patch.setattr(ticks, "ENFORCED_EVERY_S", 0.5)
     patch.setattr(provenance, "DECISION_S", patience_s)
     for module in (lifecycle, end_leases, machine_records):
         patch.setattr(module, "AFTERWARDS_S", patience_s)

@@ -12,6 +12,8 @@ import pytest
 from headrace.batch.queue_state import read_state
 from headrace.clusters import lease_client
 from headrace.clusters.fleet import Fleet
+from headrace.clusters.lease_files import LeaseFiles
+from headrace.clusters.lease_records import BadNodes
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
@@ -54,10 +56,10 @@ def test_two_leases_wait_for_capacity_and_go_on_while_ec2_is_silent(site: Path, 
         ec2_sim.is_silent = True
         lease_client.request_close(other, "enough")
         wait_until(other.closed.exists, _GONE_WITHIN_S, "the other lease to close")
-        assert lease_client.why_ended(other) == "enough"
+        assert LeaseFiles.read(other).why_ended == "enough"
         wait_until(lambda: gone not in ec2_sim.alive(), _GONE_WITHIN_S, "its instance to end")
         assert len(done | dict(work)) == 60
-        assert lease_client.state(one, 15.0) is LeaseState.READY
+        assert LeaseFiles.read(one).state(15.0) is LeaseState.READY
         wait_until(lambda: _failures(one) >= 3, _GONE_WITHIN_S, "more questions without answer")
         told = "".join(x.log.read_text() for x in (one, other)).count("asked again later")
         assert told <= _failures(one) + 1  # botocore's own repetitions, and ticks, are not told
@@ -79,14 +81,14 @@ def test_a_member_that_never_joins_is_named_and_the_whole_gang_ends(site: Path, 
     wait_until(lambda: len(ec2_sim.alive()) == 2, _GONE_WITHIN_S, "the instances")
     _, second = sorted(ec2_sim.alive(), key=lambda each: int(each.ami_launch_index))
     assert (
-        lease_client.state(folder, 15.0) is LeaseState.STARTING
+        LeaseFiles.read(folder).state(15.0) is LeaseState.STARTING
     )  # the control side looks now and then
     ec2_sim.boot_s = 0.0
     wait_until(folder.closed.exists, START_TIMEOUT_S, "the gang to be given up")
-    assert lease_client.state(folder, 15.0) is LeaseState.FAILED
-    assert "nodes joined within 15 s; no worker came from" in lease_client.why_ended(folder)
-    assert second.id in lease_client.why_ended(folder)
-    bad = lease_client.bad_nodes(folder)
+    assert LeaseFiles.read(folder).state(15.0) is LeaseState.FAILED
+    assert "nodes joined within 15 s; no worker came from" in LeaseFiles.read(folder).why_ended
+    assert second.id in LeaseFiles.read(folder).why_ended
+    bad = LeaseFiles.read(folder).get(BadNodes)
     assert second.id in bad.nodes
     lease_client.end(folder)
     wait_until(lambda: not ec2_sim.alive(), _GONE_WITHIN_S, "all instances to end")

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from headrace.clusters import lease_client
+from headrace.clusters.lease_files import LeaseFiles
 from headrace.clusters.lease_records import HostRecord
 from headrace.clusters.local import marked
 from headrace.errors import SiteError, UnknownNameError
@@ -87,7 +88,9 @@ def test_an_unknown_lease_names_the_nearest_and_reap_ends_what_a_killed_host_lef
     assert headrace("reap") == "Nothing to reap.\n"
     host = read_record(lease.host, HostRecord)
     psutil.Process(host.process.pid).kill()
-    wait_until(lambda: lease_client.state(lease, 20) is LeaseState.LOST, 90, "the loss to be seen")
+    wait_until(
+        lambda: LeaseFiles.read(lease).state(20) is LeaseState.LOST, 90, "the loss to be seen"
+    )
     assert "demo-gpu-1: The lease's host" in headrace("reap")
     assert headrace("reap") == "Nothing to reap.\n"
 

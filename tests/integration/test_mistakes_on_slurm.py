@@ -14,6 +14,7 @@ import yaml
 
 from headrace.clusters import lease_client
 from headrace.clusters.backends import launcher_for
+from headrace.clusters.lease_files import LeaseFiles
 from headrace.errors import JobRefusedError
 from headrace.execution.execute import execute
 from headrace.files.layout import SiteFolder
@@ -152,6 +153,6 @@ def test_who_cancelled_a_job_is_told_in_place_of_the_signal(tmp_path: Path, slur
     wait_for_state(folder, LeaseState.CLOSED, LEAVING_S)
     cause = wait_until(lambda: lease_client.cause(folder), LEAVING_S, "the cause", poll_s=0.5)
     assert "ended: cancelled" in cause.why
-    assert lease_client.why_ended(folder) == cause.why
-    assert "SIGTERM" not in lease_client.why_ended(folder)
+    assert LeaseFiles.read(folder).why_ended == cause.why
+    assert "SIGTERM" not in LeaseFiles.read(folder).why_ended
     lease_client.end(folder)

@@ -13,6 +13,7 @@ import pytest
 
 from headrace.clusters import lease_client
 from headrace.clusters.fleet import Fleet
+from headrace.clusters.lease_files import LeaseFiles
 from headrace.clusters.lease_records import HostRecord
 from headrace.clusters.local import marked
 from headrace.files.atomic import read_record
@@ -49,7 +50,7 @@ def test_a_gang_opens_works_and_leaves_nothing(
     folder = opened(tmp_path / "site", _role(backend))
     _works(folder, queue, backend)
     lease_client.end(folder, grace_s=20, reason="the test is over")
-    assert lease_client.state(folder, 15) is LeaseState.CLOSED
+    assert LeaseFiles.read(folder).state(15) is LeaseState.CLOSED
     _nothing_is_left(folder, queue)
     assert len(queue.jobs()) == 1
 
@@ -106,7 +107,7 @@ def test_a_pool_grows_loses_a_node_and_shrinks_to_nothing(
         fleet.nodes(2, START_TIMEOUT_S)
         assert len(queue.jobs()) == hosts + 3
     wait_until(lambda: len(_living(queue)) == hosts, GONE_WITHIN_S, "all nodes to be given back")
-    assert lease_client.state(folder, 15) is LeaseState.READY
+    assert LeaseFiles.read(folder).state(15) is LeaseState.READY
     lease_client.end(folder, grace_s=20, reason="the test is over")
     _nothing_is_left(folder, queue)
 

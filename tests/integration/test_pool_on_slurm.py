@@ -12,6 +12,7 @@ import pytest
 
 from headrace.clusters import lease_client
 from headrace.clusters.fleet import Fleet
+from headrace.clusters.lease_files import LeaseFiles
 from headrace.clusters.lease_records import HostRecord
 from headrace.clusters.node_marks import spans_of
 from headrace.files.atomic import read_record
@@ -61,7 +62,7 @@ def test_grows_loses_half_its_nodes_and_shrinks_to_nothing(site: Path, slurm: De
         fleet.nodes(2, START_TIMEOUT_S)
         assert {*slurm.queue()} - {*jobs}
     wait_until(lambda: not slurm.queue(), GONE_WITHIN_S, "an empty queue", poll_s=0.3)
-    assert lease_client.state(folder, 15) is LeaseState.READY
+    assert LeaseFiles.read(folder).state(15) is LeaseState.READY
     wait_until(lambda: not view(folder).jobs, GONE_WITHIN_S, "the host to see it")
     with Fleet.open(folder) as fleet:  # and again
         assert fleet.nodes(1, START_TIMEOUT_S)[0].name == "node-0"
@@ -103,7 +104,7 @@ def test_no_job_outlives_a_killed_host(site: Path, slurm: DevSlurm, host: str):
             wait_for_state(folder, LeaseState.LOST, 90)
             lease_client.end(folder)
         wait_until(lambda: slurm.queue() == [blocker], GONE_WITHIN_S, "the jobs to end", poll_s=0.3)
-        assert lease_client.state(folder, 0) is LeaseState.LOST
+        assert LeaseFiles.read(folder).state(0) is LeaseState.LOST
     finally:
         slurm.run("scancel", blocker)
 
@@ -120,7 +121,7 @@ def test_jobs_that_die_at_once_stop_the_pool_and_tell_why(site: Path, slurm: Dev
     """pains 20: a few, with pauses, not a loop; and no node is to blame."""
     folder = opened(site, _role(nodes=2, batch={"prologue": ["echo no such module; exit 7"]}))
     _ask_until_failed(folder)
-    why = lease_client.why_ended(folder)
+    why = LeaseFiles.read(folder).why_ended
     assert re.match("[3-5] jobs in a row failed; last: Slurm job ", why)
     assert "failed: NonZeroExitCode\nno such module" in why
     assert len(list(folder.jobs.glob("*.log"))) <= 6
@@ -222,7 +223,7 @@ def test_work_goes_on_when_nodes_are_preempted_and_out_of_time(site: Path, slurm
     assert causes == ["preempted", "preempted", "timed out"]
     assert view(folder).avoids == ()
     wait_until(lambda: not slurm.queue(), GONE_WITHIN_S, "an empty queue", poll_s=0.3)
-    assert lease_client.state(folder, 15) is LeaseState.READY
+    assert LeaseFiles.read(folder).state(15) is LeaseState.READY
 
 
 def _bad(node: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from headrace.clusters import lease_client, preflight
 from headrace.clusters.fleet import Fleet
+from headrace.clusters.lease_files import LeaseFiles
 from headrace.clusters.lease_records import BadNodes, LeaseSpec
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder
@@ -42,7 +43,7 @@ def test_a_bad_node_is_named_with_the_reason(tmp_path: Path, slurm: DevSlurm):
     folder = SiteFolder(tmp_path).lease("bad-1")
     lease_client.start(folder, _spec(folder, role))
     wait_for_state(folder, LeaseState.FAILED, START_TIMEOUT_S)
-    told = lease_client.why_ended(folder)
+    told = LeaseFiles.read(folder).why_ended
     assert "found 1 bad node: node2: GPUs: nvidia-smi shows 1 of 2" in told
     bad = read_record(folder.bad_nodes, BadNodes)
     assert bad.nodes == ("node2",)
@@ -63,7 +64,7 @@ def test_workers_run_in_the_container_and_the_host_outside(
     assert looked == ["GPUs", "tiers", "locks", "container", "all-reduce"] * 2
     _check_that_a_probe_measures_inside(folder)
     lease_client.end(folder)
-    assert lease_client.state(folder, 0) is LeaseState.CLOSED
+    assert LeaseFiles.read(folder).state(0) is LeaseState.CLOSED
 
 
 def _check_that_a_probe_measures_inside(lease: LeaseFolder) -> None:
@@ -92,7 +93,7 @@ def test_nodes_of_a_pool_run_in_the_container(
     (report,) = preflight.reports(folder)
     assert [each.name for each in report.checks] == ["GPUs", "tiers", "locks", "container"]
     lease_client.end(folder)
-    assert lease_client.state(folder, 0) is LeaseState.CLOSED
+    assert LeaseFiles.read(folder).state(0) is LeaseState.CLOSED
 
 
 def _container(folder: Path) -> dict[str, Any]:
@@ -127,7 +128,7 @@ def test_a_container_that_does_not_start_is_told(tmp_path: Path, slurm: DevSlurm
     folder = SiteFolder(tmp_path).lease("missing-1")
     lease_client.start(folder, _spec(folder, _gang(nodes=1, container=missing)))
     wait_for_state(folder, LeaseState.FAILED, START_TIMEOUT_S)
-    assert "container: it ended with code 1: ch-run" in lease_client.why_ended(folder)
+    assert "container: it ended with code 1: ch-run" in LeaseFiles.read(folder).why_ended
     lease_client.end(folder)
 
 

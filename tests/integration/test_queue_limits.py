@@ -12,6 +12,7 @@ import pytest
 from headrace.batch.job_records import JobSpec
 from headrace.batch.submission_gate import SubmissionGate
 from headrace.clusters import lease_client
+from headrace.clusters.lease_files import LeaseFiles
 from headrace.errors import QueueFullError, SubmitLimitError
 from headrace.files.layout import SiteFolder
 from headrace.recipe.batch import Batch
@@ -65,8 +66,8 @@ def test_a_lease_that_waits_for_its_turn_says_so(slurm: DevSlurm, tmp_path: Path
     for _ in range(2):
         with pytest.raises(QueueFullError, match="site limit of 1 jobs"):
             lease_client.start(second, lease_spec(second, role))
-    assert lease_client.state(second, 0.0) is LeaseState.STARTING
-    assert lease_client.wait_of(second).why == "waiting: site limit of 1 jobs"
+    assert LeaseFiles.read(second).state(0.0) is LeaseState.STARTING
+    assert LeaseFiles.read(second).wait().why == "waiting: site limit of 1 jobs"
     lease_client.end(first, reason="not needed")
 
     def started() -> bool:
@@ -77,7 +78,7 @@ def test_a_lease_that_waits_for_its_turn_says_so(slurm: DevSlurm, tmp_path: Path
         return True
 
     wait_until(started, 90, "the first job to be gone", poll_s=0.2)
-    assert "Slurm job" in lease_client.wait_of(second).why
+    assert "Slurm job" in LeaseFiles.read(second).wait().why
     lease_client.end(second, reason="not needed")
     assert slurm.queue() == [blocker]
     slurm.run("scancel", blocker)

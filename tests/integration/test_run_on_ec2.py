@@ -19,11 +19,12 @@ from headrace.checkpoints import files as checkpoints
 from headrace.checkpoints.files import step_of
 from headrace.clusters import lease_client
 from headrace.clusters.fleet import Fleet
+from headrace.clusters.lease_files import LeaseFiles
 from headrace.clusters.lease_records import HostRecord, Waiting
 from headrace.clusters.local import marked
 from headrace.clusters.pages import pages_of
 from headrace.errors import BudgetError
-from headrace.execution import execute, periodic
+from headrace.execution import execute, ticks
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.rows import AttemptRecord
@@ -129,7 +130,7 @@ def test_same_weights_as_here_though_ec2_was_silent_and_members_of_the_gang_were
             record = read_record(waiting, Waiting)
             asked |= set() if record is None else {record.at}
             yield
-        assert "EC2 says 503: " in lease_client.wait_of(LeaseFolder(waiting.parent)).why
+        assert "EC2 says 503: " in LeaseFiles.read(LeaseFolder(waiting.parent)).wait().why
         ec2_sim.is_silent = False
         yield from paced.held_at(TAKEN_AT)
         pages = pages_of(paced.lease())  # as Airflow's pages ask for them
@@ -210,7 +211,7 @@ def test_a_run_that_has_cost_its_budget_stops_with_a_checkpoint_and_says_why(
     _write(site, content | {"limits": content["limits"] | {"budget": 1000.0}})
     meter = _Meter()
     monkeypatch.setattr(site_machines, "meter_of", meter.of)
-    monkeypatch.setattr(periodic, "ENFORCED_EVERY_S", 0.5)
+    monkeypatch.setattr(ticks, "ENFORCED_EVERY_S", 0.5)
     paced = PacedRun(home, "here")
 
     def disturb() -> paced_run.Waiting:

@@ -18,6 +18,7 @@ import yaml
 from headrace.batch.slurm_queues import parse_limit
 from headrace.clusters import lease_client
 from headrace.clusters.fleet import Fleet
+from headrace.clusters.lease_files import LeaseFiles
 from headrace.clusters.pages import pages_of
 from headrace.execution.execute import execute, previews
 from headrace.files.layout import SiteFolder
@@ -211,15 +212,15 @@ def test_a_lease_waits_in_the_queue_and_leaves_it(home: Path, slurm: DevSlurm):
         lease_client.start(folder, spec)  # a second time changes nothing
         assert len(slurm.queue()) == 2
         wait_for_state(folder, LeaseState.STARTING, 1)
-        assert lease_client.state(folder, lost_after_s=0) is LeaseState.STARTING
-        assert "is pending" in lease_client.wait_of(folder).why
+        assert LeaseFiles.read(folder).state(lost_after_s=0) is LeaseState.STARTING
+        assert "is pending" in LeaseFiles.read(folder).wait().why
         assert "is pending" in view(folder).waits_for
         now = time.time()
         wait_until(lambda: view(folder).expected_start, 120, "Slurm to tell the start", poll_s=1)
         assert now < view(folder).expected_start < now + 600
         lease_client.end(folder, reason="changed our minds")
         assert slurm.queue() == [blocker]
-        assert lease_client.state(folder, 0) is LeaseState.CLOSED
+        assert LeaseFiles.read(folder).state(0) is LeaseState.CLOSED
     finally:
         slurm.run("scancel", blocker)
 
@@ -230,7 +231,7 @@ def test_a_gang_is_all_or_nothing(tmp_path: Path, slurm: DevSlurm):
     folder = SiteFolder(tmp_path).lease("none-1")
     lease_client.start(folder, lease_spec(folder, role))
     wait_for_state(folder, LeaseState.FAILED, START_TIMEOUT_S)
-    assert "of 2 nodes joined within 0.05 s" in lease_client.why_ended(folder)
+    assert "of 2 nodes joined within 0.05 s" in LeaseFiles.read(folder).why_ended
     lease_client.end(folder)
 
 
@@ -252,7 +253,7 @@ def test_kill_of_the_host_ends_the_job_and_is_told(tmp_path: Path, slurm: DevSlu
     assert f"Slurm job {info.job_ids[0]} ended: " in cause.why
     assert cause.failure_class.is_retried
     lease_client.end(folder)
-    assert lease_client.state(folder, 0) is LeaseState.LOST
+    assert LeaseFiles.read(folder).state(0) is LeaseState.LOST
 
 
 def test_the_small_slurm_is_brought_up_once_and_keeps_to_loopback(slurm: DevSlurm):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headrace.clusters import lease_client
+from headrace.clusters.lease_files import LeaseFiles
 from headrace.errors import UserError
 from headrace.leases import run_leases
 from headrace.recipe.load import BUILT_IN
@@ -38,7 +38,7 @@ def test_a_shell_in_a_runs_lease_has_its_folders_and_leaves_it_open(
         assert (done.exit_code, done.output.split()[:2]) == (
             3, [str(run.folder.checkpoints), lease_id],
         ), done.output  # fmt: skip
-        assert lease_client.state(folder, 20) is LeaseState.READY
+        assert LeaseFiles.read(folder).state(20) is LeaseState.READY
         with pytest.raises(UserError, match="no-such-program cannot be run: No such file"):
             headrace("shell", run.run_id, "--", "no-such-program")
     finally:

@@ -13,6 +13,7 @@ from pyarrow import parquet
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 
 from headrace.clusters import lease_client
+from headrace.clusters.lease_files import LeaseFiles
 from headrace.clusters.lease_records import LeaseSpec
 from headrace.clusters.local import marked
 from headrace.data.dataset import SampleReader
@@ -71,11 +72,13 @@ def lease(home, site):
     lease_client.start(folder, spec)
     try:
         wait_until(
-            lambda: lease_client.state(folder, 60) is not LeaseState.STARTING,
+            lambda: LeaseFiles.read(folder).state(60) is not LeaseState.STARTING,
             90,
             "the lease to be ready",
         )
-        assert lease_client.state(folder, 60) is LeaseState.READY, lease_client.why_ended(folder)
+        assert LeaseFiles.read(folder).state(60) is LeaseState.READY, LeaseFiles.read(
+            folder
+        ).why_ended
         yield folder
     finally:
         lease_client.end(folder, 10)

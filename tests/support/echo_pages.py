@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
+from headrace.clusters.lease_files import write_heartbeat
 from headrace.clusters.lease_records import LeaseInfo
-from headrace.clusters.lease_state import write_heartbeat
 from headrace.clusters.scheduler import make_keys
 from headrace.files.atomic import write_json, write_record
 from headrace.files.layout import LeaseFolder

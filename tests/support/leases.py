@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from headrace.clusters import lease_client
+from headrace.clusters.lease_files import LeaseFiles
 from headrace.clusters.lease_records import LeaseSpec
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
@@ -60,10 +61,10 @@ def wait_for_state(folder: LeaseFolder, state: LeaseState, timeout_s: float) -> 
     """Wait for a state; an end that was not waited for fails at once."""
 
     def seen() -> bool:
-        now = lease_client.state(folder, 15.0)
+        now = LeaseFiles.read(folder).state(15.0)
         if now is not state and not now.is_active:
             raise AssertionError(
-                f"Lease is {now}: {lease_client.why_ended(folder)}\n{folder.log.read_text()}"
+                f"Lease is {now}: {LeaseFiles.read(folder).why_ended}\n{folder.log.read_text()}"
             )
         return now is state
 

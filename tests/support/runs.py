@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from headrace.clusters.lease_files import write_heartbeat
 from headrace.clusters.lease_records import HostRecord, LeaseSpec
-from headrace.clusters.lease_state import write_heartbeat
 from headrace.files.atomic import write_record
 from headrace.ledger.database import default_url
 from headrace.ledger.ledger import Ledger, open_ledger

@@ -30,8 +30,9 @@ from headrace.cli.console import (
 from headrace.cli.listing import ListColumn, Listing
 from headrace.cli.words import cost_words, nodes_words
 from headrace.clusters import lease_client
+from headrace.clusters.lease_files import LeaseFiles
+from headrace.clusters.lease_folders import reap as reap_site
 from headrace.clusters.lease_records import LeaseInfo, LeaseSpec, PoolJobView
-from headrace.clusters.overview import reap as reap_site
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
@@ -136,7 +137,7 @@ def close(
 
         headrace lease close --kept
     """
-    from headrace.execution.end_run import close_lease  # lists do not need it
+    from headrace.execution.reap import close_lease  # lists do without
 
     if kept:
         end_processes(zygotes())
@@ -147,8 +148,8 @@ def close(
         return
     folder = _lease_folder(site, lease_id)
     close_lease(folder, Actor.here(), grace, reason)
-    state = lease_client.state(folder, lease_client.spec(folder).lost_after_s)
-    typer.echo(f"{lease_id} is {state.value}: {lease_client.why_ended(folder)}")
+    files = LeaseFiles.read(folder)
+    typer.echo(f"{lease_id} is {files.state().value}: {files.why_ended}")
 
 
 @app.command()

@@ -16,8 +16,8 @@ from headrace.cli.console import JsonOption, SiteOption, open_console, outlive_t
 from headrace.cli.run_status import known_run
 from headrace.cli.view import print_failures
 from headrace.cli.watching import Watching, end_of
-from headrace.execution.end_run import ask_to_stop
 from headrace.execution.execute import execute
+from headrace.execution.reap import ask_to_stop
 from headrace.execution.resume import take_over_changed, take_over_run
 from headrace.files.layout import RunFolder
 from headrace.informing import inform

@@ -205,4 +205,3 @@ def _gate(folder: LeaseFolder, spec: LeaseSpec) -> SubmissionGate:
 
 
 LAUNCHER = _BatchLauncher()
-"""The launcher of batch systems."""

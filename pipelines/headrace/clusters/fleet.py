@@ -14,6 +14,7 @@ from distributed import Client, Future, KilledWorker, wait
 from distributed.comm import CommClosedError
 
 from headrace.clusters import cancellable_call, lease_client
+from headrace.clusters.lease_files import LeaseFiles
 from headrace.clusters.lease_records import LeaseSpec
 from headrace.clusters.lifetime import TIMED_OUT
 from headrace.clusters.node_calls import Arguments, Item, Node, NodeCalls, Result, no_check
@@ -60,7 +61,7 @@ class Fleet(NodeCalls):
             client = Client(info.scheduler_address, set_as_default=False, **options)
         except (OSError, *TIMED_OUT) as error:
             what = f"The scheduler of lease {folder.lease_id} does not answer: {error}"
-            raise LeaseLostError(what, lease_client.why_ended(folder)) from error
+            raise LeaseLostError(what, LeaseFiles.read(folder).why_ended) from error
         return cls(client, spec)
 
     def __enter__(self: _Fleet) -> _Fleet:

@@ -174,4 +174,3 @@ def start_host(folder: LeaseFolder, spec: LeaseSpec, keep_warm_s: float = 0.0) -
 
 
 LAUNCHER = _LocalLauncher()
-"""The launcher of this machine."""

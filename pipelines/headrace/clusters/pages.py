@@ -7,7 +7,8 @@ import ssl
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from headrace.clusters import lease_client
+from headrace.clusters.lease_files import LeaseFiles
+from headrace.clusters.lease_records import LeaseInfo
 from headrace.errors import UserError
 from headrace.files.atomic import read_bytes
 from headrace.files.layout import LeaseFolder
@@ -33,10 +34,11 @@ def pages_of(folder: LeaseFolder) -> Pages:
         UnknownNameError: The lease does not exist.
         UserError: It is not ready, or has ended.
     """
-    state = lease_client.state(folder, lease_client.spec(folder).lost_after_s)
-    info, scheduler = lease_client.info(folder), read_bytes(folder.scheduler_file)
+    files = LeaseFiles.read(folder)
+    state = files.state(files.spec.lost_after_s)
+    info, scheduler = files.get(LeaseInfo), read_bytes(folder.scheduler_file)
     if state is not LeaseState.READY or info is None or scheduler is None:
-        why = lease_client.why_ended(folder) or lease_client.wait_of(folder).why
+        why = files.why_ended or files.wait().why
         raise UserError(
             f"Lease {folder.lease_id} is {state.value}{why and ': '}{why}",
             "A Dask dashboard exists as long as its lease is ready.",

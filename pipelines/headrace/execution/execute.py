@@ -1,11 +1,11 @@
-"""A whole job from this process, without Airflow: run, or only told what it would ask of a site."""
+"""A whole job from this process, without Airflow: run it, or preview its leases."""
 
 from __future__ import annotations
 
 import importlib
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -13,29 +13,27 @@ from pathlib import Path
 from headrace.clusters.backends import launcher_for
 from headrace.clusters.lease_records import LeaseSpec, Walltime
 from headrace.clusters.lifetime import leaving_s
-from headrace.errors import CapacityError, LeaseError, SilentError, StepNotEndedError
-from headrace.execution.periodic import Tick, forgiving, watched
+from headrace.errors import CapacityError
+from headrace.execution.decisions import End, Submit, Wait, decide
 from headrace.execution.reap import end_run
-from headrace.execution.step_attempts import RunningAttempt, collect, conclude, start_step
+from headrace.execution.step_attempts import act, conclude, observe, remembered
+from headrace.execution.ticks import Tick, tolerating_ledger_errors, with_watch
 from headrace.files.atomic import tolerating_storage
 from headrace.files.layout import SiteFolder
 from headrace.files.machine import storage_error
 from headrace.informing import inform
 from headrace.leases import run_leases
-from headrace.ledger.ledger import open_ledger
 from headrace.recipe.gang_size import gang_size
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.record import Record
-from headrace.runs.planned_steps import PlannedStep, is_last_on_lease, roles_after, steps_of
+from headrace.runs.planned_steps import PlannedStep, is_last_on_lease, steps_of
 from headrace.runs.planning import planner, walltime_of
 from headrace.runs.resolve import resolve
 from headrace.runs.runs import Run
 from headrace.runs.site_machines import MostCost, most_cost
 from headrace.states import StepState
-from headrace.status.lease import look
 from headrace.steps.mailbox import StepResult
-from headrace.steps.retry_policy import Attempt, decide
 
 logger = logging.getLogger(__name__)
 
@@ -43,9 +41,6 @@ _RUN_ID = "RUN"
 """Stands for the id that a real run gets."""
 
 _FIRST_POLL_S, _POLL_S, _POLL_GROWTH = 0.05, 0.25, 0.01
-_RETRY_PAUSE_S = 3.0
-_ASK_AGAIN_S = 1.0
-_SILENT_PAUSE_S = 10.0
 _RELEASE_S = 20.0
 _JUDGES = "headrace.training.training_plan"
 """What `check_packed` imports, and with it numpy: better while the step is under way than after."""
@@ -64,7 +59,7 @@ def execute(run: Run, tick: Tick) -> StepResult | None:
         StorageError: A folder that the run needs cannot be used.
     """
     try:
-        failed = _steps(run, watched(run, tick))
+        failed = _steps(run, with_watch(run, tick))
     except BaseException as error:
         stopped = isinstance(error, KeyboardInterrupt)
         state = StepState.CANCELLED if stopped else StepState.FAILED
@@ -81,7 +76,7 @@ def execute(run: Run, tick: Tick) -> StepResult | None:
 def _steps(run: Run, tick: Tick) -> StepResult | None:
     steps = steps_of(run.recipe, run.request.kind)
     ending: dict[str, tuple[str, float]] = {}
-    tick = forgiving(_releasing(run, ending, tick))
+    tick = tolerating_ledger_errors(_releasing(run, ending, tick))
     for index, step in enumerate(steps):
         result = _until_decided(run, step, tick)
         if result.state is not StepState.SUCCEEDED:
@@ -111,35 +106,28 @@ def _releasing(run: Run, ending: dict[str, tuple[str, float]], tick: Tick) -> Ti
 
 
 def _until_decided(run: Run, step: PlannedStep, tick: Tick) -> StepResult:
-    ahead = roles_after(run.recipe, run.request.kind, step)
-    num_before = sum(one.state.is_final for one in open_ledger().attempts(run.run_id, step.name))
-    unopened: list[Attempt] = []
-    told = ""
+    """Run a step to its end: the terminal's driver of `decisions`, which sleeps to wait."""
+    memory, logged, began_s = remembered(run, step.name), "", time.monotonic()
     while True:
-        try:
-            result = _attempt(run, step, tick, ahead)
-        except SilentError as error:  # nothing is given up for that
-            if error.what != told:
-                logger.warning("Step %s is asked for again later: %s", step.name, error)
-            told = error.what
-            _pause(_SILENT_PAUSE_S, tick)
-            continue
-        except LeaseError as error:  # did not start, or ended before the step was in its mailbox
-            unopened.append(Attempt(failure_class=error.failure_class))
-            if not decide(unopened, run.recipe.retry).again:
-                raise
-            why = "for the same reason" if error.what == told else error.what
-            logger.warning("Step %s got no lease and is tried again: %s", step.name, why)
-            told = error.what
-            _pause(_RETRY_PAUSE_S, tick)
-            continue
-        if result.state is StepState.SUCCEEDED:
-            return result
-        decision, result = conclude(run, step.name, result, num_before=num_before)
-        if not decision.again:
-            return result
-        unopened = []
-        _pause(_RETRY_PAUSE_S, tick)
+        action = decide(observe(run, step, memory), memory)
+        match action:
+            case End():
+                return conclude(run, step, action)
+            case Submit():
+                began_s = time.monotonic()
+            case Wait(on="step"):
+                # a step of a moment is not waited for longer than it takes
+                growing_s = _FIRST_POLL_S + _POLL_GROWTH * (time.monotonic() - began_s)
+                time.sleep(min(_POLL_S, growing_s))
+            case Wait(why=why):
+                if not isinstance(memory.error, CapacityError | None) and why != logged:
+                    logger.warning("Step %s is asked for again later: %s", step.name, why)
+                    logged = why
+                _pause(action.pause_s, tick)
+        memory = act(run, step, action, memory)
+        if memory.ticket is not None and step.kind == "pack" and run.request.kind == "train":
+            importlib.import_module(_JUDGES)
+        tick()
 
 
 def _pause(seconds: float, tick: Tick) -> None:
@@ -147,39 +135,6 @@ def _pause(seconds: float, tick: Tick) -> None:
     while time.monotonic() < until:
         tick()
         time.sleep(_POLL_S)
-
-
-def _attempt(run: Run, step: PlannedStep, tick: Tick, ahead: Collection[str]) -> StepResult:
-    started = _when_there_is_room(run, step, tick, ahead)
-    if isinstance(started, StepResult):
-        return started
-    if step.kind == "pack" and run.request.kind == "train":
-        importlib.import_module(_JUDGES)
-    noted = False
-    began_s = time.monotonic()
-    while True:
-        seen = look(started.lease, started.folder, run.site.limits.lost_after)
-        if seen.lease.dashboard_url and not noted:
-            run_leases.note_ready(run, started.lease_id)
-            noted = True
-        tick()
-        if seen.final:
-            try:
-                return collect(run, started)
-            except StepNotEndedError:
-                logger.warning("Lease %s gives signs of life again", started.lease_id)
-        # a step of a moment is not waited for longer than it takes
-        time.sleep(min(_POLL_S, _FIRST_POLL_S + _POLL_GROWTH * (time.monotonic() - began_s)))
-
-
-def _when_there_is_room(
-    run: Run, step: PlannedStep, tick: Tick, ahead: Collection[str]
-) -> RunningAttempt | StepResult:
-    while True:
-        try:
-            return start_step(run, step.name, ahead)
-        except CapacityError:
-            _pause(_ASK_AGAIN_S, tick)
 
 
 class LeasePreview(Record):
@@ -198,7 +153,7 @@ class LeasePreview(Record):
     cost: MostCost | None = None
     """The most that the lease costs; null where its machines cost nothing."""
     script: str
-    """What is submitted; empty where there is no queue."""
+    """The batch script; empty without a queue."""
 
 
 def previews(recipe: Recipe, site: Site, kind: str = "train") -> tuple[LeasePreview, ...]:

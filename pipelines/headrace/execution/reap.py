@@ -10,18 +10,21 @@ from functools import partial
 from typing import Any
 
 from headrace.clusters import lease_client
-from headrace.clusters.lease_records import LeaseSpec
-from headrace.clusters.overview import folders
+from headrace.clusters.backends import launcher_for
+from headrace.clusters.lease_files import LeaseFiles
+from headrace.clusters.lease_folders import folders
+from headrace.clusters.lease_records import Ending, LeaseInfo
 from headrace.errors import HeadraceError, StepError
-from headrace.execution.step_attempts import record_lost, record_outcome
+from headrace.execution.step_attempts import cancel_step, record_lost, record_outcome
 from headrace.files.atomic import is_there, read_record, tolerating_storage
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.informing import AFTERWARDS_S, inform
 from headrace.leases import run_leases
-from headrace.leases.end_leases import settle_ended, try_to_settle
+from headrace.leases.end_leases import finalize_ended, try_finalize
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, RunRecord
 from headrace.recipe.backend import backend_of, known_backends
+from headrace.runs.audit import Actor, note
 from headrace.runs.lifecycle import finish_run, recorded
 from headrace.runs.machine_records import note_unfinished, record_machines
 from headrace.runs.owners import owner_is_gone
@@ -33,7 +36,7 @@ from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepSpec
 
-ABANDONED = "nobody waits for it any more"
+ABANDONED = "its task or owner has ended"
 """Reason given to a step that the reaper cancels."""
 
 _MOST_RUNS = 10_000
@@ -46,9 +49,9 @@ def reap(
     owner_is_done: Callable[[RunRecord], bool],
     step_is_abandoned: Callable[[RunRecord, str], bool],
 ) -> tuple[str, ...]:
-    """End steps, leases, runs and machines that nobody answers for any more; a line for each.
+    """End steps, leases, runs and machines without a living owner; return a line for each.
 
-    `owner_is_done` is asked for runs whose owner is no process of this machine that has ended,
+    `owner_is_done` is called for runs whose owner is not an ended process of this machine,
     `step_is_abandoned` for running steps of runs whose owner lives.
     """
     done: list[str] = []
@@ -71,7 +74,7 @@ def reap(
                 run, attempts.get(run.run_id, ()), partial(step_is_abandoned, record)
             )
             living.append(run)
-    done += settle_ended()
+    done += finalize_ended()
     for name in known_backends():
         try:
             done += backend_of(name).reap()
@@ -107,7 +110,7 @@ def end_steps(run: Run, reason: str) -> None:
     _cancel_steps(run, open_ledger().attempts(run.run_id), lambda _step: True, reason)
     for record in open_ledger().leases(run_id=run.run_id):
         if record.state.is_active:
-            try_to_settle(run, record, reason)
+            try_finalize(run, record, reason)
     _settle_attempts(run)
 
 
@@ -138,19 +141,43 @@ def _settle_attempts(run: Run) -> None:
         if folder is None:
             record_lost(attempt)
             continue
-        result = mailbox.outcome(folder) or mailbox.lost(folder, lease_client.why_ended(lease))
+        result = mailbox.outcome(folder) or mailbox.lost(folder, LeaseFiles.read(lease).why_ended)
         record_outcome(run.run_id, attempt.step, attempt.attempt, result)
+
+
+def ask_to_stop(run: Run, by: Actor, step: str | None = None) -> tuple[str, ...]:
+    """Ask the running steps of a run, or one of them, to stop; return their names.
+
+    A run that has none, as it waits for a lease, is ended itself.
+
+    Raises:
+        StepError: None of them is running.
+    """
+    names = [step] if step else [each.name for each in steps_of(run.recipe, run.request.kind)]
+    asked = tuple(name for name in names if cancel_step(run, name, f"asked by {by}"))
+    if not asked:
+        if step or open_ledger().run(run.run_id).state.is_final:
+            raise StepError(f"No step of run {run.run_id} is running")
+        end_run(run, StepState.CANCELLED, f"asked by {by}")
+    note(by, "cancel", run.run_id, ", ".join(asked))
+    return asked
+
+
+def close_lease(folder: LeaseFolder, by: Actor, grace_s: float, reason: str = "") -> None:
+    """End a lease on behalf of `by`; it gets `grace_s` seconds to end by itself."""
+    run_id = lease_client.spec(folder).run_id
+    lease_client.end(folder, grace_s, f"{reason} (closed by {by})" if reason else f"closed by {by}")
+    note(by, "close", run_id, " ".join(filter(None, (folder.lease_id, reason))))
 
 
 def adopt(site: SiteFolder) -> tuple[str, ...]:
     """Enter the runs and open leases of a site that the ledger does not know, from their files.
 
-    Runs come with all their leases and steps, also the ended ones, so that whoever asks for
-    the same run again goes on where it is. Nothing is submitted, cancelled or changed but the
-    ledger; a second call finds nothing more.
+    Runs come with all their leases and steps, also the ended ones: the same request goes on where
+    they are. Only the ledger is changed; a second call finds nothing more.
 
     Returns:
-        One line for each open lease that the ledger did not know, and for each run without any.
+        One line for each open lease that was unknown, and for each run without any.
     """
     by_run: dict[str, list[LeaseFolder]] = defaultdict(list)
     for folder in folders(site):
@@ -169,15 +196,21 @@ def _adopt(site: SiteFolder, run_id: str, found: Sequence[LeaseFolder]) -> Itera
     except HeadraceError as error:
         yield from (f"lease {folder.lease_id}: left alone: {error.what}" for folder in new)
         return
-    jobs = {folder.lease_id: lease_client.find_job(folder) for folder in new}
+    jobs = {folder.lease_id: _job_of(folder) for folder in new}
     for folder in sorted(found, key=lambda each: each.spec.stat().st_mtime):
         _enter_lease(folder)
     for folder in new:
-        state = lease_client.state(folder, lease_client.spec(folder).lost_after_s)
+        state = LeaseFiles.read(folder).state()
         job = jobs[folder.lease_id]
         yield f"lease {folder.lease_id}: {state.value}{f', {job}' if job else ''}, run {run_id}"
     if not new:
         yield _without_lease(run)
+
+
+def _job_of(folder: LeaseFolder) -> str:
+    """Return the lease's job id as users know it, or an empty string if it has no job."""
+    spec = lease_client.spec(folder)
+    return launcher_for(spec.role.backend).find_job(folder, spec)
 
 
 def _without_lease(run: Run) -> str:
@@ -203,34 +236,28 @@ def _enter_run(site: SiteFolder, run_id: str) -> Run:
 
 
 def _enter_lease(folder: LeaseFolder) -> None:
-    spec = lease_client.spec(folder)
+    files = LeaseFiles.read(folder)
+    spec = files.spec
     record = run_leases.recorded(open_run(spec.run_id), spec.role_name, spec.lease_id)
-    changes = {"created_at": folder.spec.stat().st_mtime, **_found(folder, spec)}
-    entered = replace(record, **changes)
+    entered = replace(record, **_changes(files))
     open_ledger().add_lease(entered, max_active=_NO_LIMIT)
     record_machines(entered)
     for step in mailbox.submitted(folder):
         _enter_attempt(folder, step)
 
 
-def _found(folder: LeaseFolder, spec: LeaseSpec) -> dict[str, Any]:
-    """How a lease stands; one that was lost and not closed is open: something may be left."""
-    info = lease_client.info(folder)
-    if not is_there(folder.closed):
-        if info is None:
-            return {"state": LeaseState.STARTING}
-        return {
-            "state": LeaseState.READY,
-            "job_ids": info.job_ids,
-            "dashboard_url": info.dashboard_url,
-            "ready_at": info.ready_at,
-        }
-    return {
-        "state": lease_client.state(folder, spec.lost_after_s),
-        "job_ids": info.job_ids if info else (),
-        "ended_at": folder.closed.stat().st_mtime,
-        "why_ended": lease_client.why_ended(folder),
-    }
+def _changes(files: LeaseFiles) -> dict[str, Any]:
+    """Return the columns of a lease; one that was lost and not closed may have left something."""
+    info, ending = files.get(LeaseInfo), files.get(Ending)
+    known: dict[str, Any] = {"created_at": files.asked_at}
+    known["job_ids"] = () if info is None else info.job_ids
+    if ending is not None:
+        known["ended_at"] = files.folder.closed.stat().st_mtime
+        return {**known, "state": ending.state, "why_ended": files.why_ended}
+    if info is None:
+        return {**known, "state": LeaseState.STARTING}
+    ready = {"dashboard_url": info.dashboard_url, "ready_at": info.ready_at}
+    return {**known, **ready, "state": LeaseState.READY}
 
 
 def _enter_attempt(lease: LeaseFolder, step: StepFolder) -> None:
@@ -252,6 +279,6 @@ def _enter_attempt(lease: LeaseFolder, step: StepFolder) -> None:
     )
     result = mailbox.outcome(step)
     if result is None and is_there(lease.closed):
-        result = mailbox.lost(step, lease_client.why_ended(lease))
+        result = mailbox.lost(step, LeaseFiles.read(lease).why_ended)
     if result is not None:
         record_outcome(spec.run_id, spec.name, spec.attempt, result)

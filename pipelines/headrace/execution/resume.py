@@ -27,9 +27,8 @@ def take_over_run(run_id: str, owner: str, changes: str = "") -> Run:
     """Open a run under a new owner, to go on with it, perhaps with changes.
 
     Raises:
-        UnknownNameError: There is no such run.
         AccessError: Its site is not for this account.
-        StepError: Its owner still works on it, or somebody else takes it over just now.
+        StepError: Its owner still works on it, or another process takes it over just now.
     """
     record = open_ledger().run(run_id)
     run = run_of_record(record)
@@ -55,17 +54,13 @@ def take_over_changed(run_id: str, owner: str, overrides: Sequence[str], site: s
 
     Args:
         run_id: The run.
-        owner: Who answers for it from now on.
+        owner: Its owner from now on.
         overrides: `key=value` for `CHANGEABLE` keys of its recipe.
-        site: Name or file of a site with the same folder; empty: the one that it has, as it was.
+        site: Name or file of a site with the same folder; empty for its own, as it was.
 
     Raises:
-        UnknownNameError: There is no such run.
-        RecipeError: An override changes what comes of the run, or cannot be used.
-        SiteError: The site has another folder, or cannot be used.
-        AccessError: The site is not for this account.
-        UserError: Recipe and site do not fit, see `resolve`.
-        StepError: As `take_over_run`.
+        RecipeError: An override changes the run's outcome, or cannot be used.
+        SiteError: The site has another folder, or cannot be used. Others: as `take_over_run`.
     """
     changed, resumption = _changed(open_run(run_id), overrides, site)
     old = take_over_run(run_id, owner, resumption.words)
@@ -95,7 +90,7 @@ def take_over_changed(run_id: str, owner: str, overrides: Sequence[str], site: s
 
 
 def _check_left(run: Run) -> None:
-    """Refuse to take a run away from somebody who works on it."""
+    """Raise if the run's owner still works on it."""
     process = owner_process(run.request.owner)
     if process is None:
         raise StepError(
@@ -110,7 +105,7 @@ def _check_left(run: Run) -> None:
 
 
 def _changed(run: Run, overrides: Sequence[str], site: str) -> tuple[Run, Resumption]:
-    """The run with its changes, of which nothing is written yet."""
+    """Return the run with its changes; nothing is written yet."""
     check_size(overrides)
     recipe = load_recipe(str(run.folder.recipe), overrides)
     changes = differences(run.recipe, recipe)

@@ -1,98 +1,126 @@
-"""Steps of a run: find, collect, re-attach, and only then submit."""
+"""Steps of a run: observe them and act as decided; find, collect, re-attach, then submit."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
 
 from pydantic import JsonValue
 
+from headrace import errors
 from headrace.checkpoints import files as checkpoints
 from headrace.clusters import lease_client
+from headrace.clusters.lease_files import LeaseFiles, sure_state
 from headrace.clusters.lease_records import LeaseSpec
-from headrace.clusters.lease_state import sure_state
-from headrace.errors import DataError, LeaseEndsError, LeaseTakenError, StepNotEndedError
+from headrace.execution import decisions
+from headrace.execution.decisions import Action, End, Memory, RunningAttempt, Situation, Submit
 from headrace.files.atomic import is_there, read_record, refresh_directory
-from headrace.files.layout import LeaseFolder, StepFolder
+from headrace.files.layout import StepFolder
 from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord
-from headrace.runs.planned_steps import PlannedStep, step_of, steps_of
+from headrace.runs.planned_steps import PlannedStep, roles_after, step_of, steps_of
 from headrace.runs.resolve import check_packed
 from headrace.runs.runs import Run, outputs_of
 from headrace.runs.suites import has_more_to_do
 from headrace.states import FailureClass, StepState
-from headrace.status.lease import why_not_the_nodes
-from headrace.status.step import ended_of
+from headrace.status.lease import look, why_not_the_nodes
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepResult, StepSpec
-from headrace.steps.retry_policy import ERROR, PROGRESS, TOTAL, Decision, decide
+from headrace.steps.retry_policy import ERROR, PROGRESS, TOTAL
 
 logger = logging.getLogger(__name__)
 
 _OVER = "its time is over"
-_OVER_ERRORS = (LeaseEndsError.__name__, LeaseTakenError.__name__)
-_NEVER_SUBMITTED = "It was never submitted: its lease, or the process that asked for it, had ended"
+_OVER_ERRORS = (errors.LeaseEndsError.__name__, errors.LeaseTakenError.__name__)
+_NEVER_SUBMITTED = "It was never submitted: its lease, or the process that requested it, had ended"
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunningAttempt:
-    """A running attempt: where to look for its end."""
-
-    run_id: str
-    step: str
-    attempt: int
-    lease_id: str
-    lease_folder: str
-    step_folder: str
-
-    @property
-    def lease(self) -> LeaseFolder:
-        """Folder of the lease."""
-        return LeaseFolder(Path(self.lease_folder))
-
-    @property
-    def folder(self) -> StepFolder:
-        """Folder of the attempt in the lease's mailbox."""
-        return StepFolder(Path(self.step_folder))
+def remembered(run: Run, step: str) -> Memory:
+    """Return the memory of a driver that begins: attempts that have ended do not count."""
+    rows = open_ledger().attempts(run.run_id, step)
+    return Memory(num_before=sum(row.state.is_final for row in rows))
 
 
-def start_step(run: Run, name: str, ahead: Collection[str] = ()) -> RunningAttempt | StepResult:
-    """Bring a step of the run under way, whatever happened to it before.
+def observe(run: Run, step: PlannedStep, memory: Memory) -> Situation:
+    """Read what the next decision needs of ledger, lease and mailbox.
 
-    A succeeded attempt is collected, a running one is re-attached, a lost one is written off; only
-    when there is none of these a new attempt is submitted, to the run's lease of the step's role;
-    see `leases.acquire` for the roles `ahead`.
-
-    Returns:
-        The result of a succeeded attempt, or the ticket of the one that runs.
-
-    Raises:
-        CapacityError: A lease is needed and the site has no room for it.
+    While an attempt is followed, no ledger is asked: this is called a few times a second.
     """
-    planned = _planned(run, name)
-    latest = open_ledger().latest_attempt(run.run_id, name)
-    if latest is not None and (attached := _resume(run, latest)) is not None:
-        return attached
-    return _submit(run, planned, 1 if latest is None else latest.attempt + 1, ahead)
+    known, result = Situation(policy=run.recipe.retry), memory.result
+    if memory.error is not None or (result is not None and result.state is StepState.SUCCEEDED):
+        return known
+    if memory.ticket is not None:
+        return _with_look(run, known, memory.ticket)
+    rows = open_ledger().attempts(run.run_id, step.name)
+    if not rows:
+        return known
+    known = replace(known, attempts=sorted(rows, key=lambda row: row.attempt))
+    newest = known.attempts[-1]
+    if result is not None:
+        timeout_s = run.recipe.train.timeout if newest.kind == "train" else None
+        return replace(known, timeout_s=timeout_s, can_grow=_can_grow(run, newest.lease_id))
+    if newest.state is StepState.SUCCEEDED:
+        more = has_more_to_do(run.folder, newest.kind) or _is_missed(run, newest)
+        return replace(known, has_more_to_do=more)
+    ticket = None if newest.state.is_final else _find(run, newest)
+    return known if ticket is None else _with_look(run, known, ticket)
+
+
+def _with_look(run: Run, known: Situation, ticket: RunningAttempt) -> Situation:
+    now = look(ticket.lease, ticket.folder, run.site.limits.lost_after)
+    return replace(known, ticket=ticket, look=now)
+
+
+def act(run: Run, step: PlannedStep, action: Action, memory: Memory) -> Memory:
+    """Do what was decided; return what is remembered then, with the error if it was not possible.
+
+    An attempt is in the ledger before it is in a mailbox, under a key that gives one step however
+    often it is submitted: a process that is killed in between, or does it twice, changes nothing.
+    """
+    try:
+        match action:
+            case decisions.Attach(ticket=ticket, is_ready=is_ready):
+                if is_ready:
+                    run_leases.note_ready(run, ticket.lease.lease_id)
+                return replace(memory, ticket=ticket, is_ready=is_ready)
+            case Submit():
+                return replace(memory, ticket=_submit(run, step, action), is_ready=False)
+            case decisions.Collect(ticket=ticket):
+                result = collect(run, ticket)
+                is_kept = action.counts or result.state is StepState.SUCCEEDED
+                return replace(memory, ticket=None, result=result if is_kept else None)
+            case decisions.Wait(then=then):
+                return then
+    except (errors.CapacityError, errors.LeaseError) as error:
+        return replace(memory, error=error)
+    except errors.StepNotEndedError as error:  # it is followed from now on
+        return replace(memory, ticket=ticket, error=error)
+    return memory
+
+
+def conclude(run: Run, step: PlannedStep, end: End) -> StepResult:
+    """Return the outcome of a step, and record why it is not tried again; raise if it has none."""
+    if isinstance(end.cause, errors.HeadraceError):
+        raise end.cause
+    if end.explained is not None:
+        open_ledger().explain_attempt(run.run_id, step.name, end.explained, end.why)
+    return end.cause
 
 
 def collect(run: Run, ticket: RunningAttempt) -> StepResult:
     """Write the outcome of an attempt to the ledger and return it.
 
-    Packing fails here when it gave a dataset that the rest of the run cannot be done with.
+    Packing fails here if the rest of the run cannot use its dataset.
 
     Raises:
-        StepNotEndedError: The attempt has not ended. It happens to one whose lease was taken for
-            lost, when heartbeats come again.
+        StepNotEndedError: It is still running: its lease was presumed lost, but has heartbeats.
     """
     result = mailbox.outcome(ticket.folder)
     if result is None or result.state is StepState.LOST:
         result = _explained(run, ticket, result)
-    kind = _planned(run, ticket.step).kind
+    kind = step_of(run.recipe, run.request.kind, ticket.step).kind
     if kind == "pack" and result.state is StepState.SUCCEEDED:
         result = check_packed(run, result)
     if result.state is not StepState.SUCCEEDED:
@@ -106,44 +134,8 @@ def collect(run: Run, ticket: RunningAttempt) -> StepResult:
     return result
 
 
-def conclude(
-    run: Run, name: str, result: StepResult, *, num_before: int = 0
-) -> tuple[Decision, StepResult]:
-    """Decide whether a step that has failed is tried again, and write down why not.
-
-    Its newest attempt is in the ledger already; the first `num_before` ones do not count, since
-    somebody has asked anew after them.
-
-    Returns:
-        The decision, and the result with the reason for giving up, if there is one to tell.
-    """
-    attempts = open_ledger().attempts(run.run_id, name)[num_before:]
-    is_training = bool(attempts) and attempts[-1].kind == "train"
-    if result.failure is None or not attempts:
-        return Decision(again=False), result
-    timeout_s = run.recipe.train.timeout if is_training else None
-    ended = [ended_of(each) for each in attempts]
-    decision = decide(
-        ended,
-        run.recipe.retry,
-        timeout_s=timeout_s,
-        grows=_can_grow(run, attempts[-1].lease_id),
-    )
-    if not decision.why_not:
-        return decision, result
-    message = f"{result.failure.message}\n  {decision.why_not}"
-    failure = result.failure.model_copy(update={"message": message})
-    open_ledger().explain_attempt(run.run_id, name, attempts[-1].attempt, message)
-    if decision.is_programs_fault:
-        failure = failure.model_copy(update={"failure_class": FailureClass.USER_ERROR})
-    return decision, result.model_copy(update={"failure": failure})
-
-
 def _can_grow(run: Run, lease_id: str) -> bool:
-    """Whether the run's next lease gets more time than this one, should this have been too short.
-
-    A pool does not: it lasts as long as it may, only its nodes have a chosen time.
-    """
+    """Whether the next lease gets more time than this one had; one of a pool does not."""
     spec = read_record(run.lease_folder(lease_id).spec, LeaseSpec)
     if spec is None or spec.walltime is None or spec.role.kind == "pool":
         return False
@@ -170,15 +162,15 @@ def _explained(run: Run, ticket: RunningAttempt, result: StepResult | None) -> S
     if is_alive and result is not None and not is_there(lease.close):
         return result
     if is_alive and result is None:
-        raise StepNotEndedError(f"Step {ticket.step} of run {run.run_id} has not ended yet")
+        raise errors.StepNotEndedError(f"Step {ticket.step} of run {run.run_id} has not ended yet")
     cause = lease_client.cause(lease)
     lease_client.end(lease)
     refresh_directory(folder.path)
-    result = mailbox.outcome(folder) or mailbox.lost(folder, lease_client.why_ended(lease))
+    result = mailbox.outcome(folder) or mailbox.lost(folder, LeaseFiles.read(lease).why_ended)
     if result.state is not StepState.LOST:
         return result
     plain = result.model_copy(update={"failure": None})
-    if mistake := why_not_the_nodes(run, ticket.lease_id):
+    if mistake := why_not_the_nodes(run, lease.lease_id):
         return mailbox.blamed(plain, mistake, FailureClass.USER_ERROR)
     if cause is None:
         return result
@@ -212,7 +204,7 @@ def record_outcome(run_id: str, step: str, attempt: int, result: StepResult) -> 
 
 
 def record_lost(attempt: AttemptRecord, why: str = _NEVER_SUBMITTED) -> None:
-    """Write off an attempt of which no mailbox knows."""
+    """Record as lost an attempt that is in no mailbox."""
     open_ledger().set_attempt(
         attempt.run_id,
         attempt.step,
@@ -222,30 +214,6 @@ def record_lost(attempt: AttemptRecord, why: str = _NEVER_SUBMITTED) -> None:
         message=why,
         finished_at=time.time(),
     )
-
-
-def _resume(run: Run, latest: AttemptRecord) -> RunningAttempt | StepResult | None:
-    begins = has_more_to_do(run.folder, latest.kind) or _is_missed(run, latest)
-    if latest.state is StepState.SUCCEEDED and not begins:
-        return StepResult(
-            state=latest.state,
-            outputs=dict(latest.outputs),
-            started_at=latest.started_at or latest.created_at,
-            finished_at=latest.finished_at or latest.created_at,
-        )
-    if latest.state.is_final:
-        return None
-    ticket = _find(run, latest)
-    if ticket is None:
-        return _resubmit(run, latest)
-    lease = lease_client.state(ticket.lease, run.site.limits.lost_after)
-    if mailbox.outcome(ticket.folder) is None and lease.is_active:
-        return ticket  # also when it is being cancelled: the caller sees its end and asks again
-    try:
-        result = collect(run, ticket)
-    except StepNotEndedError:
-        return ticket
-    return result if result.state is StepState.SUCCEEDED else None
 
 
 def _is_missed(run: Run, packed: AttemptRecord) -> bool:
@@ -258,36 +226,38 @@ def _is_missed(run: Run, packed: AttemptRecord) -> bool:
 
     try:
         packed_dataset(str(packed.outputs["dataset"]), run.site.s3)
-    except DataError as error:
+    except errors.DataError as error:
         logger.warning("Step %s begins anew: %s", packed.step, error.what)
         return True
     return False
 
 
-def _resubmit(run: Run, latest: AttemptRecord) -> RunningAttempt | None:
-    """An attempt that is in the ledger but in no mailbox: the writer ended in between."""
-    planned = _planned(run, latest.step)
-    if run_leases.current(run, planned.role) == latest.lease_id:
-        return _put(run, latest, _inputs(run, planned))
-    record_lost(latest)
-    return None
-
-
 def _find(run: Run, attempt: AttemptRecord) -> RunningAttempt | None:
     lease = run.lease_folder(attempt.lease_id)
     folder = mailbox.find(lease, attempt.key)
-    return None if folder is None else _ticket(attempt, lease, folder)
+    return (
+        None
+        if folder is None
+        else RunningAttempt(step=attempt.step, attempt=attempt.attempt, folder=folder)
+    )
 
 
-def _submit(run: Run, planned: PlannedStep, attempt: int, ahead: Collection[str]) -> RunningAttempt:
-    inputs = _inputs(run, planned)  # of a step that lacks them no attempt is entered
-    lease_id = run_leases.acquire(run, planned.role, ahead)
+def _submit(run: Run, step: PlannedStep, action: Submit) -> RunningAttempt | None:
+    """Enter an attempt and submit it; one that is entered is written off if its lease has ended."""
+    inputs = _inputs(run, step)  # before an attempt is entered: the step may lack them
+    if action.row is not None:
+        if run_leases.current(run, step.role) == action.row.lease_id:
+            return _put(run, action.row, inputs)
+        record_lost(action.row)
+        return None
+    ahead = roles_after(run.recipe, run.request.kind, step)
+    lease_id = run_leases.acquire(run, step.role, ahead)
     record = AttemptRecord(
         run_id=run.run_id,
-        step=planned.name,
-        kind=planned.kind,
-        attempt=attempt,
-        key=f"{run.run_id}/{planned.name}/{attempt}",
+        step=step.name,
+        kind=step.kind,
+        attempt=action.attempt,
+        key=f"{run.run_id}/{step.name}/{action.attempt}",
         lease_id=lease_id,
         state=StepState.QUEUED,
         created_at=time.time(),
@@ -311,7 +281,7 @@ def _put(run: Run, record: AttemptRecord, inputs: dict[str, JsonValue]) -> Runni
     open_ledger().set_attempt(
         run.run_id, record.step, record.attempt, state=StepState.RUNNING, number=folder.number
     )
-    return _ticket(record, lease, folder)
+    return RunningAttempt(step=record.step, attempt=record.attempt, folder=folder)
 
 
 def _inputs(run: Run, planned: PlannedStep) -> dict[str, JsonValue]:
@@ -323,18 +293,3 @@ def _inputs(run: Run, planned: PlannedStep) -> dict[str, JsonValue]:
         return planned.inputs(outputs_of(run.run_id))
     watched = {"watched": open_ledger().run(request.of).folder} if request.watch else {}
     return {**planned.inputs(outputs_of(request.of)), **watched}
-
-
-def _ticket(record: AttemptRecord, lease: LeaseFolder, folder: StepFolder) -> RunningAttempt:
-    return RunningAttempt(
-        run_id=record.run_id,
-        step=record.step,
-        attempt=record.attempt,
-        lease_id=record.lease_id,
-        lease_folder=str(lease.path),
-        step_folder=str(folder.path),
-    )
-
-
-def _planned(run: Run, step: str) -> PlannedStep:
-    return step_of(run.recipe, run.request.kind, step)

@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from headrace.clusters import lease_client
-from headrace.clusters.lease_state import sure_states
+from headrace.clusters.lease_files import LeaseFiles, sure_states
+from headrace.clusters.lease_records import LeaseSpec
 from headrace.errors import BatchError, HeadraceError, SilentError, StepError
 from headrace.files.atomic import is_there
 from headrace.files.layout import LeaseFolder
@@ -28,20 +29,21 @@ logger = logging.getLogger(__name__)
 _GONE = "its owner has ended before it had machines"
 
 
-def settle(run: Run, record: LeaseRecord, reason: str = "ended by request") -> None:
+def finalize(run: Run, record: LeaseRecord, reason: str = "ended by request") -> None:
     """Make sure nothing is left of a lease and record how it ended.
 
     The reason is written down unless the lease has ended by itself.
     """
     folder = run.lease_folder(record.lease_id)
-    state = lease_client.state(folder, run.site.limits.lost_after)
+    files = LeaseFiles.read(folder)
+    state = files.state(run.site.limits.lost_after)
     has_failed = state in (LeaseState.LOST, LeaseState.FAILED)
-    if has_failed or lease_client.ended_by_itself(folder):
+    if has_failed or files.ended_by_itself:
         with suppress(BatchError):  # the queue does not answer; the lease ends all the same
             lease_client.cause(folder)
     lease_client.end(folder, reason=reason)
     record_machines(record)
-    why = lease_client.why_ended(folder)
+    why = LeaseFiles.read(folder).why_ended
     final = LeaseState.CLOSED if state.is_active else state
     ended: tuple[EndedJob, ...] = ()
     with suppress(StepError):  # a damaged record of its nodes keeps no lease open
@@ -52,23 +54,23 @@ def settle(run: Run, record: LeaseRecord, reason: str = "ended by request") -> N
     inform(run.folder, "accounting", partial(note_usage, record.run_id), within_s=AFTERWARDS_S)
 
 
-def try_to_settle(run: Run, record: LeaseRecord, reason: str) -> bool:
-    """As `settle`; while the batch system gives no answer, the lease stays on record as open."""
+def try_finalize(run: Run, record: LeaseRecord, reason: str) -> bool:
+    """As `finalize`; while the batch system gives no answer, the lease stays on record as open."""
     try:
-        settle(run, record, reason)
+        finalize(run, record, reason)
     except SilentError as error:
         logger.warning("Lease %s is looked at again later: %s", record.lease_id, error.what)
         return False
     return True
 
 
-def settle_ended(site_name: str | None = None) -> list[str]:
-    """Settle the leases, of a site or of all, that count as open and are not, or are nobody's.
+def finalize_ended(site_name: str | None = None) -> list[str]:
+    """Finalize open leases, of a site or of all, that have ended or have no owner.
 
     Any number of processes may do so at once: the first one that records an end is believed.
 
     Returns:
-        One line for each lease that was settled.
+        One line for each finalized lease.
     """
     done, known = [], []
     active = open_ledger().active_leases(site_name)
@@ -92,13 +94,13 @@ def settle_ended(site_name: str | None = None) -> list[str]:
         folder = run.lease_folder(record.lease_id)
         state = states.get(folder, LeaseState.STARTING)
         why = _why_over(run, folder, state, has_ended=rows[run.run_id].state.is_final)
-        if why and try_to_settle(run, record, why):
-            done.append(f"lease {record.lease_id}: closed ({lease_client.why_ended(folder)})")
+        if why and try_finalize(run, record, why):
+            done.append(f"lease {record.lease_id}: closed ({LeaseFiles.read(folder).why_ended})")
     return done
 
 
 def _is_begun(run: Run, record: LeaseRecord) -> bool:
-    """Whether it was started, or should have been by now; who asked for it may be at it."""
+    """Whether it was started, or should have been by now: its owner may be starting it."""
     is_late = time.time() - record.created_at >= run.site.limits.lost_after
     return is_there(run.lease_folder(record.lease_id).spec) or is_late
 
@@ -106,7 +108,9 @@ def _is_begun(run: Run, record: LeaseRecord) -> bool:
 def _is_readable(folder: LeaseFolder) -> bool:
     """Whether its files can be read; one of another release, or a damaged one, is left alone."""
     try:
-        lease_client.why_ended(folder)
+        files = LeaseFiles.read(folder)
+        files.get(LeaseSpec)
+        files.state(lost_after_s=0.0)
     except StepError as error:
         logger.warning("Lease %s is passed over: %s", folder.lease_id, error)
         return False
@@ -114,7 +118,7 @@ def _is_readable(folder: LeaseFolder) -> bool:
 
 
 def _why_over(run: Run, folder: LeaseFolder, state: LeaseState, *, has_ended: bool) -> str:
-    """Why a lease is to be settled; empty when it goes on, as that of a run resumed meanwhile."""
+    """Return why a lease is to be finalized; empty if it goes on, as for a resumed run."""
     if not state.is_active:
         return "ended by itself"
     if has_ended and open_ledger().run(run.run_id).state.is_final:

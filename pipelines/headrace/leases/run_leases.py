@@ -10,8 +10,8 @@ from functools import partial
 
 from headrace.clusters import lease_client
 from headrace.clusters.backends import launcher_for
+from headrace.clusters.lease_files import sure_state
 from headrace.clusters.lease_records import LeaseSpec, Walltime, shown
-from headrace.clusters.lease_state import sure_state
 from headrace.errors import (
     BatchError,
     CapacityError,
@@ -22,7 +22,7 @@ from headrace.errors import (
 )
 from headrace.files.atomic import is_there, read_record, tolerating_storage
 from headrace.files.layout import LeaseFolder
-from headrace.leases.end_leases import settle, settle_ended, try_to_settle
+from headrace.leases.end_leases import finalize, finalize_ended, try_finalize
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord
 from headrace.recipe.teams import check_user
@@ -48,7 +48,7 @@ def acquire(run: Run, role_name: str, ahead: Collection[str] = ()) -> str:
     Raises:
         CapacityError: The site's `limits.max_leases`, or those of its user, are open, or others
             come first; it has its turn then, as long as it is asked for again.
-        EndedRunError: The run has ended meanwhile, as when somebody cancels it while it waits.
+        EndedRunError: The run has ended meanwhile, as if it is cancelled while it waits.
         AccessError: The site is not any more for who asked for the run.
         BudgetError: The run has cost `limits.budget`.
         SecretError: A secret of the site cannot be had.
@@ -70,7 +70,7 @@ def _entered(run: Run, role_name: str, *, waits: bool) -> str:
     if record is not None and record.state.is_active:
         if _is_usable(run, record):
             return record.lease_id
-        settle(run, record)
+        finalize(run, record)
     generation = 1 if record is None else int(record.lease_id.rsplit("-", 1)[1]) + 1
     lease_id = f"{run.run_id}-{role_name}-{generation}"
     check_user(run.site_now, run.user)
@@ -108,7 +108,7 @@ def _enter(run: Run, record: LeaseRecord, *, waits: bool) -> None:
     with suppress(CapacityError):
         ask()
         return
-    settle_ended(run.site.name)
+    finalize_ended(run.site.name)
     try:
         ask()
     except OwnLeasesError:
@@ -169,7 +169,7 @@ def note_ready(run: Run, lease_id: str) -> None:
 def release(run: Run, role_name: str, reason: str, *, wait: bool = True) -> bool:
     """Close the run's lease of this role and record it; harmless when there is none.
 
-    A step that still runs on it is cancelled: nobody waits for it any more.
+    A step that still runs on it is cancelled: it has no owner any more.
 
     Returns:
         Whether nothing is left to do; without `wait`, not while the lease's host closes it.
@@ -183,7 +183,7 @@ def release(run: Run, role_name: str, reason: str, *, wait: bool = True) -> bool
         return False
     if sure_state(folder, run.site.limits.lost_after).is_active:
         _cancel_steps(folder, f"{RELEASED}: {reason}")
-    try_to_settle(run, record, reason)
+    try_finalize(run, record, reason)
     return True
 
 

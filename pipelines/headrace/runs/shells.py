@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from headrace.clusters import lease_client
+from headrace.clusters.lease_files import LeaseFiles
 from headrace.clusters.lease_records import LeaseSpec
 from headrace.errors import LeaseError, SiteError, UserError, nearest
 from headrace.files.layout import LeaseFolder, SiteFolder
@@ -36,7 +37,7 @@ def lease_of(run: Run) -> LeaseFolder:
     for row in rows:
         folder = run.lease_folder(row.lease_id)
         spec = lease_client.spec(folder)
-        is_ready = lease_client.state(folder, spec.lost_after_s) is LeaseState.READY
+        is_ready = LeaseFiles.read(folder).state(spec.lost_after_s) is LeaseState.READY
         if spec.role.kind == "gang" and is_ready:
             check(spec.role, spec.role_name)
             return folder
@@ -74,13 +75,11 @@ def lease_on(
     spec = LeaseSpec.of_this_process(folder, site, name, _one_node(site.roles[name], lifetime_s))
     try:
         lease_client.start(folder, spec, partial(secrets_for, site, HERE))
-        while (state := lease_client.state(folder, spec.lost_after_s)) is LeaseState.STARTING:
-            tick(lease_client.wait_of(folder).why or "its node is starting")
+        while (files := LeaseFiles.read(folder)).state() is LeaseState.STARTING:
+            tick(files.wait().why or "its node is starting")
             time.sleep(_POLL_S)
-        if state is not LeaseState.READY:
-            raise LeaseError(
-                f"The lease got no node: {lease_client.why_ended(folder)}", f"See {folder.log}."
-            )
+        if files.state() is not LeaseState.READY:
+            raise LeaseError(f"There is no node: {files.why_ended}", f"See {folder.log}.")
         yield folder
     finally:
         lease_client.end(folder, reason="its shell has ended")

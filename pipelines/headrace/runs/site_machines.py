@@ -11,8 +11,8 @@ from datetime import timedelta
 
 from headrace.batch.meter import Machine, Meter, Price
 from headrace.batch.registry import meter_of
+from headrace.clusters.lease_files import last_heartbeat
 from headrace.clusters.lease_records import Ending, LeaseSpec
-from headrace.clusters.lease_state import last_heartbeat
 from headrace.clusters.node_marks import NodeMarks, NodeSpan, marks_of, spans_of
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder

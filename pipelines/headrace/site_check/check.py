@@ -14,9 +14,9 @@ from pathlib import Path
 from headrace.batch.findings import Finding, Grade, fail, ok, warn
 from headrace.batch.registry import system_of
 from headrace.clusters import lease_client, preflight
+from headrace.clusters.lease_files import LeaseFiles, last_heartbeat
 from headrace.clusters.lease_jobs import job_spec
 from headrace.clusters.lease_records import FLOOR_S, LeaseSpec
-from headrace.clusters.lease_state import last_heartbeat
 from headrace.errors import HeadraceError, LoginError, SiteError, nearest
 from headrace.files.atomic import write_record
 from headrace.files.layout import RunFolder, SiteFolder
@@ -174,16 +174,16 @@ class _Trial:
             if result is not None:
                 return result.failure.message if result.failure is not None else ""
             self._pause("its node is starting")
-        return lease_client.wait_of(self.folder).why or "its node did not come in time"
+        return LeaseFiles.read(self.folder).wait().why or "its node did not come in time"
 
     def passed_s(self) -> float:
         return time.monotonic() - self._begun_s
 
     def _state(self) -> LeaseState:
-        return lease_client.state(self.folder, self.spec.lost_after_s)
+        return LeaseFiles.read(self.folder).state(self.spec.lost_after_s)
 
     def _pause(self, what: str) -> None:
-        self._wait.tell(lease_client.wait_of(self.folder).why or what)
+        self._wait.tell(LeaseFiles.read(self.folder).wait().why or what)
         time.sleep(_POLL_S)
 
     def _is_late(self) -> bool:
@@ -208,8 +208,9 @@ def try_host(site: Site, role_name: str, wait: NodeWait) -> Iterator[Finding]:
     try:
         state = trial.opened()
         host_s = trial.passed_s()
-        problem = trial.used() if state is LeaseState.READY else ""
-        why = lease_client.why_ended(folder) or problem or lease_client.wait_of(folder).why
+        told = trial.used() if state is LeaseState.READY else ""
+        files = LeaseFiles.read(folder)
+        why = files.why_ended or told or files.wait().why
         lease_client.end(folder, reason=_OVER)
     except HeadraceError as error:
         yield fail("host", error.what, error.hint)
@@ -241,7 +242,8 @@ def _try_nodes(trial: _Trial, wait: NodeWait) -> Iterator[Finding]:
     folder = trial.folder
     try:
         state = trial.opened()
-        why = lease_client.why_ended(folder) or lease_client.wait_of(folder).why
+        files = LeaseFiles.read(folder)
+        why = files.why_ended or files.wait().why
         beat_at = last_heartbeat(folder)
         skew_s = 0.0 if beat_at is None else time.time() - beat_at
         lease_client.end(folder, reason=_OVER)

@@ -8,13 +8,19 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from headrace.clusters import lease_client
+from headrace.clusters.lease_files import LeaseFiles, QueueWait
+from headrace.clusters.lease_folders import folders, readable
 from headrace.clusters.lease_jobs import symptom_of
-from headrace.clusters.lease_records import AvoidedNode, LeaseInfo, PoolJobView, PoolRecord
+from headrace.clusters.lease_records import (
+    AvoidedNode,
+    BadNodes,
+    LeaseInfo,
+    PoolJobView,
+    PoolRecord,
+)
 from headrace.clusters.node_marks import spans_of
-from headrace.clusters.overview import folders, readable
 from headrace.errors import HeadraceError, StepError, UnknownNameError, nearest
 from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder, RunFolder, SiteFolder, StepFolder
@@ -61,7 +67,7 @@ class LeaseView(Record):
     why_ended: str = ""
     """Why it ended; empty while it lives."""
     waits_for: str = ""
-    """What it waits for in a queue; empty when it does not wait, or there is no queue."""
+    """What it waits for in a queue; empty if it does not wait."""
     expected_start: float | None = None
     """When it is expected to get the nodes it waits for, seconds since the epoch; null when the
     batch system does not tell."""
@@ -100,7 +106,7 @@ class LeaseView(Record):
     running: tuple[str, ...] = ()
     """Names of the steps that run on it."""
     use: tuple[NodeRow, ...] = ()
-    """The newest figures of each node that trains; none of others, which nobody measures."""
+    """The newest figures of each node that trains; others are not measured."""
     damage: str = ""
     """Why no more is known: a file cannot be read; else empty."""
 
@@ -129,79 +135,72 @@ class Look:
     lease: LeaseView
 
 
-def look_lease(folder: LeaseFolder, lost_after_s: float) -> LeaseView:
-    """See whether a lease lives; few files are read, as it is asked for again and again.
-
-    Args:
-        folder: The lease.
-        lost_after_s: Seconds without a heartbeat after which it counts as lost.
-    """
-    info = lease_client.info(folder)
-    state = lease_client.state(folder, lost_after_s)
-    wait = lease_client.wait_of(folder) if state.is_active else lease_client.QueueWait()
-    return LeaseView(
-        lease_id=folder.lease_id,
-        folder=str(folder.path),
-        state=state,
-        dashboard_url=info.dashboard_url if info else "",
-        why_ended="" if state.is_active else lease_client.why_ended(folder),
-        waits_for=wait.why,
-        expected_start=wait.starts_at,
-    )
+def look_lease(folder: LeaseFolder, lost_after_s: float | None = None) -> LeaseView:
+    """Return whether a lease lives; see `LeaseFiles.state`."""
+    files = LeaseFiles.read(folder)
+    info = files.get(LeaseInfo)
+    return LeaseView(dashboard_url=info.dashboard_url if info else "", **_life(files, lost_after_s))
 
 
-def look(lease: LeaseFolder, step: StepFolder, lost_after_s: float) -> Look:
-    """See how a step and its lease stand."""
-    seen = look_lease(lease, lost_after_s)
-    final = mailbox.outcome(step) is not None or not seen.state.is_active
-    return Look(final=final, status=mailbox.status(step), lease=seen)
+def look(lease: LeaseFolder, step: StepFolder, lost_after_s: float | None = None) -> Look:
+    """Return how a step and its lease stand."""
+    view = look_lease(lease, lost_after_s)
+    final = mailbox.outcome(step) is not None or not view.state.is_active
+    return Look(final=final, status=mailbox.status(step), lease=view)
 
 
 def lease_view(folder: LeaseFolder) -> LeaseView:
-    """How a lease stands, by its files.
+    """Return how a lease stands, by its files.
 
     Raises:
         UnknownNameError: It is not there.
         StepError: A file of it is damaged, or of another release.
     """
-    spec, info = lease_client.spec(folder), lease_client.info(folder)
-    jobs = read_record(folder.pool, PoolRecord)  # none for a gang, and without a queue
-    pool = jobs or PoolRecord()
-    bad = lease_client.bad_nodes(folder)
+    files = LeaseFiles.read(folder)
+    spec, info, bad = files.spec, files.get(LeaseInfo), files.get(BadNodes)
+    pool = files.get(PoolRecord) or PoolRecord()  # none for a gang, and without a queue
     steps = tuple(mailbox.submitted(folder))
     num_running = sum(map(_runs, steps))
-    state = lease_client.state(folder, spec.lost_after_s)
-    is_ready = state is LeaseState.READY
-    wait = (
-        lease_client.wait_of(folder, for_more=True) if state.is_active else lease_client.QueueWait()
-    )
+    life = _life(files, for_more=True)
+    is_ready = life["state"] is LeaseState.READY
     return LeaseView(
-        lease_id=spec.lease_id,
         run_id=spec.run_id,
         role=spec.role_name,
         kind=spec.role.kind,
         backend=spec.role.backend,
-        state=state,
         nodes=spec.role.nodes,
-        nodes_here=_nodes_here(folder, jobs, spec.role.nodes) if is_ready else 0,
-        created_at=folder.spec.stat().st_mtime,
+        nodes_here=_nodes_here(files) if is_ready else 0,
+        created_at=files.asked_at,
         ready_at=info.ready_at if info else None,
         idle_s=time.time() - _busy_until(steps, info) if is_ready and not num_running else None,
         num_steps=len(steps),
         num_running=num_running,
         dashboard_url=info.dashboard_url if info and is_ready else "",
         has_dashboard=bool(info and is_ready and info.dashboard_url),
-        folder=str(folder.path),
         excludes=spec.exclude,
         bad_nodes=() if bad is None else bad.nodes,
-        waits_for=wait.why,
-        expected_start=wait.starts_at,
-        jobs=pool.jobs if state.is_active else (),
+        jobs=pool.jobs if life["state"].is_active else (),
         ended=pool.ended,
         avoids=pool.avoids,
         takes_all=pool.takes_all,
-        why_ended="" if state.is_active else lease_client.why_ended(folder),
+        **life,
     )
+
+
+def _life(
+    files: LeaseFiles, lost_after_s: float | None = None, *, for_more: bool = False
+) -> dict[str, Any]:
+    """Return the fields of a view that say whether the lease lives, and what it waits for."""
+    state = files.state(lost_after_s)
+    wait = files.wait(for_more=for_more) if state.is_active else QueueWait()
+    return {
+        "lease_id": files.folder.lease_id,
+        "folder": str(files.folder.path),
+        "state": state,
+        "why_ended": "" if state.is_active else files.why_ended,
+        "waits_for": wait.why,
+        "expected_start": wait.starts_at,
+    }
 
 
 def find_lease(site: SiteFolder, lease_id: str) -> LeaseFolder:
@@ -261,7 +260,7 @@ def leases_page(*, can_act: bool, sites: Sites = None) -> LeasesPage:
 
 
 def lost_nodes(folder: LeaseFolder) -> tuple[EndedJob, ...]:
-    """Jobs of a pool that came to an early end, as its folder tells; that may be removed later."""
+    """Return jobs of a pool that ended early, from its folder, which may be removed later."""
     pool = read_record(folder.pool, PoolRecord)
     return () if pool is None else pool.ended
 
@@ -270,10 +269,10 @@ def bad_nodes(run: Run, records: Sequence[LeaseRecord]) -> tuple[str, ...]:
     """Nodes that a run's leases, given the newest first, failed on; a few, the newest last."""
     found: dict[str, None] = {}
     for record in reversed(records):
-        seen = lease_client.bad_nodes(run.lease_folder(record.lease_id))
-        if seen is None or not_the_nodes(run, record, records):
+        bad = read_record(run.lease_folder(record.lease_id).bad_nodes, BadNodes)
+        if bad is None or not_the_nodes(run, record, records):
             continue
-        for node in seen.nodes:
+        for node in bad.nodes:
             found.pop(node, None)
             found[node] = None
     return tuple(found)[-_MOST_BAD_NODES:]
@@ -296,8 +295,8 @@ def not_the_nodes(run: Run, record: LeaseRecord, records: Sequence[LeaseRecord])
     if symptom is None:
         return ""
     others = [each for each in records if each.key == record.key and each != record]
-    seen = [symptom_of(run.lease_folder(each.lease_id)) for each in others]
-    again = sum(1 for each in seen if each is not None and each.words == symptom.words)
+    symptoms = [symptom_of(run.lease_folder(each.lease_id)) for each in others]
+    again = sum(1 for each in symptoms if each is not None and each.words == symptom.words)
     num_times = symptom.num_nodes + again
     if num_times < 2:
         return ""
@@ -347,7 +346,7 @@ def _in_use(folder: LeaseFolder, site: str) -> LeaseView | None:
         return None
     if not view.state.is_active:  # the ledger does not know yet
         return None
-    told: dict[str, object] = {"site": site}
+    changes: dict[str, object] = {"site": site}
     try:
         steps = [
             spec
@@ -358,11 +357,11 @@ def _in_use(folder: LeaseFolder, site: str) -> LeaseView | None:
         use = [row for step in steps for row in _usage(step) if row.at >= began_at]
         # one row for each node: trials that share one tell the same
         newest = {row.node: row for row in sorted(use, key=lambda row: row.at)}
-        told["running"] = tuple(each.name for each in steps)
-        told["use"] = tuple(newest[node] for node in sorted(newest))
+        changes["running"] = tuple(each.name for each in steps)
+        changes["use"] = tuple(newest[node] for node in sorted(newest))
     except StepError as error:
-        told["damage"] = error.what
-    return view.model_copy(update=told)
+        changes["damage"] = error.what
+    return view.model_copy(update=changes)
 
 
 def _runs(step: StepFolder) -> bool:
@@ -380,12 +379,13 @@ def _usage(step: StepSpec) -> Iterator[NodeRow]:
             yield from newest_use(run.trial(trial.number)).nodes
 
 
-def _nodes_here(folder: LeaseFolder, pool: PoolRecord | None, nodes: int) -> int:
+def _nodes_here(files: LeaseFiles) -> int:
     """Of a ready lease; of instances of a gang its host keeps no list: they are all there."""
+    pool = files.get(PoolRecord)
     if pool is not None:
         return pool.num_here
-    joined = [each for each in spans_of(folder) if each.joined_at is not None]
-    return sum(each.ended_at is None for each in joined) if joined else nodes
+    joined = [each for each in spans_of(files.folder) if each.joined_at is not None]
+    return sum(each.ended_at is None for each in joined) if joined else files.spec.role.nodes
 
 
 def _busy_until(steps: Iterable[StepFolder], info: LeaseInfo | None) -> float:

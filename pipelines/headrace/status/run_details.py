@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from headrace.clusters import lease_client
+from headrace.clusters.lease_files import LeaseFiles, QueueWait
 from headrace.errors import StepError
 from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder
@@ -140,8 +140,8 @@ def _waits(
     has_lease = step is None or step.role in {row.role for row in open_leases}
     no_room = "" if has_lease else why_no_room(run)
     folders = (run.lease_folder(row.lease_id) for row in open_leases)
-    queued = (lease_client.wait_of(folder, for_more=True) for folder in folders)
-    wait = next((each for each in queued if each.why), lease_client.QueueWait())
+    queued = (LeaseFiles.read(folder).wait(for_more=True) for folder in folders)
+    wait = next((each for each in queued if each.why), QueueWait())
     bad = bad_nodes(run, leases)
     leaves_out = any(run.site.roles[step.role].leaves_nodes_out for step in planned)
     return {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.clusters.overview import leftovers
+from headrace.clusters.lease_folders import leftovers
 from headrace.files.atomic import UNFINISHED, is_there
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.files.manifest_file import read_manifest

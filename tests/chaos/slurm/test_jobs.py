@@ -10,6 +10,7 @@ import pytest
 
 from headrace.batch.queue_state import JobRecord
 from headrace.clusters import lease_client
+from headrace.clusters.lease_files import LeaseFiles
 from headrace.clusters.lease_records import HostRecord
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder
@@ -38,9 +39,11 @@ def test_a_host_that_never_reports_is_given_up_and_its_node_is_left_out(
     role = Role(**_NODE, start_timeout=0.5, batch={**_BATCH, "prologue": ("exec sleep 100",)})
     folder = SiteFolder(tmp_path).lease("silent-1")
     lease_client.start(folder, lease_spec(folder, role).model_copy(update={"lost_after_s": 1.0}))
-    wait_until(lambda: lease_client.state(folder, 1.0) is LeaseState.LOST, 120, "it to be given up")
+    wait_until(
+        lambda: LeaseFiles.read(folder).state(1.0) is LeaseState.LOST, 120, "it to be given up"
+    )
     (node,) = slurm.nodes_of(_job_id(folder))
-    assert f"running on {node} for more than" in lease_client.why_ended(folder)
+    assert f"running on {node} for more than" in LeaseFiles.read(folder).why_ended
     cause = lease_client.cause(folder)
     assert cause.failure_class is FailureClass.INFRASTRUCTURE
     lease_client.end(folder)
@@ -92,7 +95,7 @@ def test_a_second_start_of_a_job_ends_at_once(tmp_path: Path, slurm: DevSlurm):
     slurm.run("sbatch", "--nodes=1", f"--output={tmp_path}/second.log", str(_script(folder, slurm)))
     wait_until(folder.closed.exists, 120, "the second start to end")
     assert folder.host.read_text() == first
-    assert "started the job a second time" in lease_client.why_ended(folder)
+    assert "started the job a second time" in LeaseFiles.read(folder).why_ended
 
 
 def _script(folder: LeaseFolder, slurm: DevSlurm) -> Path:

@@ -37,9 +37,15 @@ Start = Callable[[], HeldTraining]
 
 _START_STEP = """
 import sys
+from headrace.execution.decisions import Memory, decide
+from headrace.execution.step_attempts import act, observe
+from headrace.runs.planned_steps import step_of
 from headrace.runs.runs import open_run
-from headrace.execution.step_attempts import start_step
-print(start_step(open_run(sys.argv[1]), "train").attempt)
+run, memory = open_run(sys.argv[1]), Memory()
+step = step_of(run.recipe, run.request.kind, "train")
+while memory.ticket is None:
+    memory = act(run, step, decide(observe(run, step, memory), memory), memory)
+print(memory.ticket.attempt)
 """
 
 

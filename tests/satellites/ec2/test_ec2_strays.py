@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 from headrace.batch.job_records import JobSpec
+from headrace.clusters.lease_files import write_heartbeat
 from headrace.clusters.lease_records import Ending, HostRecord, job_name
-from headrace.clusters.lease_state import write_heartbeat
 from headrace.errors import SiteError, UnknownNameError, UserError
 from headrace.execution.reap import reap
 from headrace.files.atomic import write_record

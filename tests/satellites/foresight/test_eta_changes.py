@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from headrace.execution import eta_changes as module
-from headrace.execution.eta_changes import EtaTold, eta_changes
 from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.lifecycle import finish_run
@@ -17,6 +15,8 @@ from headrace.runs.runs import Run
 from headrace.states import StepState
 from headrace.status.run_list import runs_page
 from headrace.steps.mailbox import Progress, StepStatus
+from headrace_airflow import eta_changes as module
+from headrace_airflow.eta_changes import ReportedEta, eta_changes
 from support.runs import make_run, running
 
 HOUR_S = 3600.0
@@ -41,7 +41,7 @@ def run(headrace_home) -> Run:
 
 def told(run: Run, ends_in_s: float) -> None:
     """Somebody was told that the run ends then."""
-    write_record(run.folder.eta, EtaTold(ends_at=time.time() + ends_in_s))
+    write_record(run.folder.eta, ReportedEta(ends_at=time.time() + ends_in_s))
 
 
 def test_an_end_that_stays_is_not_told(run):

@@ -20,14 +20,16 @@ from headrace.clusters.lease_records import (
     PoolRecord,
     Walltime,
 )
+from headrace.execution.decisions import End, Memory, Wait, decide
 from headrace.execution.execute import previews
-from headrace.execution.step_attempts import _can_grow, conclude
+from headrace.execution.step_attempts import _can_grow, conclude, observe
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import LeaseFolder
 from headrace.leases import run_leases as leases
 from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
+from headrace.runs.planned_steps import step_of
 from headrace.runs.prediction import PredictedPart
 from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState
@@ -210,16 +212,19 @@ def test_time_outs_do_not_end_a_run_whose_leases_still_grow() -> None:
     )  # fmt: skip
     failure = Failure(failure_class=FailureClass.TIMED_OUT, error="E", message="over")
     result = StepResult(state=StepState.FAILED, failure=failure, started_at=0, finished_at=9)
-    decision, _ = conclude(run, "train", result)
-    assert decision.again
+    step = step_of(run.recipe, run.request.kind, "train")
+    memory = Memory(result=result)
+    action = decide(observe(run, step, memory), memory)
+    assert isinstance(action, Wait)
+    assert action.on == "retry"
     folder = run.lease_folder(lease_id)
     spec = read_record(folder.spec, LeaseSpec)
     assert spec is not None
     longest = Walltime(seconds=7200.0, most_s=7200.0, why="")
     write_record(folder.spec, spec.model_copy(update={"walltime": longest}))
-    decision, told = conclude(run, "train", result)
-    assert not decision.again
-    assert "lifetime_max" in told.failure.message
+    action = decide(observe(run, step, memory), memory)
+    assert isinstance(action, End)
+    assert "lifetime_max" in conclude(run, step, action).failure.message
     recorded = (
         open_ledger().attempts(run.run_id, "train")[-1].message
     )  # what `headrace status` shows

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.cli.words import ends, predicted
 from headrace.errors import RecipeError
-from headrace.execution.periodic import watched
+from headrace.execution.ticks import with_watch
 from headrace.files.atomic import write_json
 from headrace.files.layout import checkpoint_name
 from headrace.ledger.ledger import open_ledger
@@ -176,7 +176,7 @@ def test_what_was_foretold_is_kept_and_shown_beside_what_it_took(headrace_home: 
     past_run(15)
     run = make_run()
     ticks: list[None] = []
-    tick = watched(run, lambda: ticks.append(None))
+    tick = with_watch(run, lambda: ticks.append(None))
     tick()
     first = run.folder.prediction.read_text()
     past_run(4, batch_s=9.0)
@@ -230,5 +230,5 @@ def test_words_of_what_is_ahead():
 def test_a_run_goes_on_where_nothing_can_be_foretold(headrace_home: Path):
     run = make_run()
     write_json(run.folder.prediction, {"seconds": "many"})
-    watched(run, lambda: None)()
+    with_watch(run, lambda: None)()
     assert "many" in run.folder.prediction.read_text()

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.clusters import lease_client
-from headrace.clusters.lease_records import LeaseSpec
-from headrace.clusters.lease_state import last_heartbeat
+from headrace.clusters.lease_files import LeaseFiles, last_heartbeat
+from headrace.clusters.lease_records import BadNodes, LeaseSpec
 from headrace.errors import HeadraceError
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder
@@ -59,14 +59,14 @@ def test_readers_of_a_lease(name: str, content: bytes):
         lease = lease_in(folder)
         getattr(lease, name).write_bytes(content)
         for call in (
-            lease_client.why_ended,
+            lambda lease: LeaseFiles.read(lease).why_ended,
+            lambda lease: LeaseFiles.read(lease).wait(),
+            lambda lease: LeaseFiles.read(lease).get(BadNodes),
             lease_client.info,
-            lease_client.bad_nodes,
-            lease_client.wait_of,
             last_heartbeat,
         ):
             only_named_errors(lambda call=call: call(lease))
-        only_named_errors(lambda: lease_client.state(lease, 20.0))
+        only_named_errors(lambda: LeaseFiles.read(lease).state(20.0))
 
 
 @pytest.mark.parametrize("name", ["spec", "status", "result", "exit", "cancel"])

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from headrace.clusters.host import keep_heartbeat
+from headrace.clusters.lease_files import last_heartbeat
 from headrace.clusters.lease_records import LeaseSpec
-from headrace.clusters.lease_state import last_heartbeat
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.recipe.site import Role

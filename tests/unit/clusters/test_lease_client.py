@@ -10,6 +10,7 @@ import pytest
 from headrace.batch.job_records import JobView
 from headrace.clusters import lease_client
 from headrace.clusters.backends import launcher_for
+from headrace.clusters.lease_files import LeaseFiles, write_heartbeat
 from headrace.clusters.lease_records import (
     Ending,
     HostRecord,
@@ -19,7 +20,6 @@ from headrace.clusters.lease_records import (
     PoolRecord,
     Waiting,
 )
-from headrace.clusters.lease_state import LeaseStatus, decide, write_heartbeat
 from headrace.clusters.lifetime import BY_SIGNAL
 from headrace.clusters.scheduler import make_keys
 from headrace.errors import LeaseError, SiteError, UnknownNameError
@@ -30,66 +30,7 @@ from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState
 
 _CLOSED = Ending(state=LeaseState.CLOSED, reason="done")
-_FAILED = Ending(state=LeaseState.FAILED, reason="no nodes")
-
-
-@pytest.mark.parametrize(
-    ("ending", "host_alive", "silent_s", "is_ready", "expected"),
-    [
-        (None, None, 0, False, LeaseState.STARTING),
-        (None, True, 0, False, LeaseState.STARTING),
-        (None, True, 0, True, LeaseState.READY),
-        (None, None, 0, True, LeaseState.READY),
-        (None, None, 21, True, LeaseState.LOST),
-        (None, None, 21, False, LeaseState.LOST),
-        (None, True, 21, True, LeaseState.LOST),
-        (None, False, 0, True, LeaseState.LOST),
-        (None, False, 0, False, LeaseState.LOST),
-        (_CLOSED, False, 1e6, True, LeaseState.CLOSED),
-        (_CLOSED, True, 0, True, LeaseState.CLOSED),
-        (_FAILED, False, 0, False, LeaseState.FAILED),
-    ],
-)
-def test_state_from_what_is_seen(
-    ending: Ending | None,
-    host_alive: bool | None,
-    silent_s: float,
-    is_ready: bool,
-    expected: LeaseState,
-) -> None:
-    status = LeaseStatus(ending=ending, host_alive=host_alive, silent_s=silent_s, is_ready=is_ready)
-    assert decide(status, lost_after_s=20.0) is expected
-
-
-_WAITS = JobView(is_ended=False, why="Slurm job 7 is pending: Resources")
-_NEVER = JobView(is_ended=True, why="never", failure_class=FailureClass.USER_ERROR)
 _GONE = JobView(is_ended=True, why="preempted", failure_class=FailureClass.PREEMPTED)
-
-
-@pytest.mark.parametrize(
-    ("job", "has_host", "silent_s", "expected"),
-    [
-        (_WAITS, False, 1e6, LeaseState.STARTING),
-        (_WAITS, True, 21, LeaseState.LOST),
-        (_WAITS, True, 6, LeaseState.READY),
-        (_NEVER, False, 0, LeaseState.FAILED),
-        (_GONE, False, 0, LeaseState.LOST),
-        (_GONE, True, 6, LeaseState.LOST),
-    ],
-)
-def test_state_of_a_lease_with_a_job(
-    job: JobView, has_host: bool, silent_s: float, expected: LeaseState
-) -> None:
-    """Waiting in a queue is no silence; the queue may know of an end before the files do."""
-    status = LeaseStatus(
-        ending=None,
-        host_alive=None,
-        silent_s=silent_s,
-        is_ready=has_host,
-        has_host=has_host,
-        job=job,
-    )
-    assert decide(status, lost_after_s=20.0) is expected
 
 
 @pytest.fixture
@@ -119,10 +60,10 @@ def _dead() -> ProcessIdentity:
 
 
 def test_life_of_a_lease_in_files(folder: LeaseFolder) -> None:
-    assert lease_client.state(folder, 20) is LeaseState.STARTING
+    assert LeaseFiles.read(folder).state(20) is LeaseState.STARTING
     write_record(folder.host, HostRecord(process=ProcessIdentity.of()))
     write_heartbeat(folder)
-    assert lease_client.state(folder, 20) is LeaseState.STARTING
+    assert LeaseFiles.read(folder).state(20) is LeaseState.STARTING
     assert lease_client.info(folder) is None
     info = LeaseInfo(
         lease_id=folder.lease_id,
@@ -134,12 +75,12 @@ def test_life_of_a_lease_in_files(folder: LeaseFolder) -> None:
         ready_at=time.time(),
     )
     write_record(folder.info, info)
-    assert lease_client.state(folder, 20) is LeaseState.READY
+    assert LeaseFiles.read(folder).state(20) is LeaseState.READY
     assert lease_client.info(folder) == info
-    assert lease_client.why_ended(folder) == ""
+    assert LeaseFiles.read(folder).why_ended == ""
     write_record(folder.closed, _CLOSED)
-    assert lease_client.state(folder, 20) is LeaseState.CLOSED
-    assert lease_client.why_ended(folder) == "done"
+    assert LeaseFiles.read(folder).state(20) is LeaseState.CLOSED
+    assert LeaseFiles.read(folder).why_ended == "done"
 
 
 def test_a_lease_without_a_job_waits_as_long_as_somebody_asks_for_it(tmp_path: Path) -> None:
@@ -147,24 +88,24 @@ def test_a_lease_without_a_job_waits_as_long_as_somebody_asks_for_it(tmp_path: P
     role = Role(backend="slurm", kind="gang")
     write_record(lease.spec, _spec(lease).model_copy(update={"role": role}))
     write_record(lease.waiting, Waiting(reason="site limit of 2 jobs"))
-    assert lease_client.wait_of(lease).why == "site limit of 2 jobs"
+    assert LeaseFiles.read(lease).wait().why == "site limit of 2 jobs"
     write_record(lease.waiting, Waiting(reason="site limit of 2 jobs", at=time.time() - 3600))
-    assert lease_client.wait_of(lease).why == ""
+    assert LeaseFiles.read(lease).wait().why == ""
     pool = PoolRecord(waits_for="Slurm job 7 is pending", starts_at=99.0)
     write_record(lease.pool, pool)
-    assert lease_client.wait_of(lease).why == pool.waits_for
+    assert LeaseFiles.read(lease).wait().why == pool.waits_for
     node = PoolJobView(node="node-0", job_id="6", stage="busy", why="")
     write_record(lease.pool, pool.model_copy(update={"jobs": (node,)}))
-    assert lease_client.wait_of(lease).why == ""
-    assert lease_client.wait_of(lease, for_more=True) == (pool.waits_for, 99.0)
+    assert LeaseFiles.read(lease).wait().why == ""
+    assert LeaseFiles.read(lease).wait(for_more=True) == (pool.waits_for, 99.0)
 
 
 def test_an_old_heartbeat_is_a_loss(folder: LeaseFolder) -> None:
     write_record(folder.host, HostRecord(process=ProcessIdentity.of()))
     _beat_ago(folder, 60)
-    assert lease_client.state(folder, 20) is LeaseState.LOST
-    assert lease_client.state(folder, 120) is LeaseState.STARTING
-    assert "no heartbeat for 60 s" in lease_client.why_ended(folder)
+    assert LeaseFiles.read(folder).state(20) is LeaseState.LOST
+    assert LeaseFiles.read(folder).state(120) is LeaseState.STARTING
+    assert "no heartbeat for 60 s" in LeaseFiles.read(folder).why_ended
 
 
 def test_a_host_here_is_not_lost_when_the_clock_is_set_or_the_machine_has_slept(
@@ -173,36 +114,36 @@ def test_a_host_here_is_not_lost_when_the_clock_is_set_or_the_machine_has_slept(
     """A laptop that is opened again shows an hour between two heartbeats, in which nothing ran."""
     write_record(folder.host, HostRecord(process=ProcessIdentity.of()))
     write_text(folder.heartbeat, f"{time.time() - 3600} {time.monotonic()}\n")
-    assert lease_client.state(folder, 20) is LeaseState.STARTING
-    assert lease_client.why_ended(folder) == ""
+    assert LeaseFiles.read(folder).state(20) is LeaseState.STARTING
+    assert LeaseFiles.read(folder).why_ended == ""
 
 
 def test_a_host_on_another_machine_is_judged_by_its_heartbeat(folder: LeaseFolder) -> None:
     there = ProcessIdentity(host="another-machine", pid=1, started_s=0.0)
     write_record(folder.host, HostRecord(process=there))
     write_heartbeat(folder)
-    assert lease_client.state(folder, 20) is LeaseState.STARTING
+    assert LeaseFiles.read(folder).state(20) is LeaseState.STARTING
     _beat_ago(folder, 21)
-    assert lease_client.state(folder, 20) is LeaseState.LOST
+    assert LeaseFiles.read(folder).state(20) is LeaseState.LOST
 
 
 def test_a_dead_host_is_a_loss_at_once(folder: LeaseFolder) -> None:
     """A recycled pid is not taken for the host either: the start time is compared."""
     write_record(folder.host, HostRecord(process=_dead()))
     write_heartbeat(folder)
-    assert lease_client.state(folder, 20) is LeaseState.LOST
-    assert "died" in lease_client.why_ended(folder)
+    assert LeaseFiles.read(folder).state(20) is LeaseState.LOST
+    assert "died" in LeaseFiles.read(folder).why_ended
     mine = ProcessIdentity.of()
     recycled = mine.model_copy(update={"started_s": mine.started_s - 100})
     write_record(folder.host, HostRecord(process=recycled))
-    assert lease_client.state(folder, 20) is LeaseState.LOST
+    assert LeaseFiles.read(folder).state(20) is LeaseState.LOST
 
 
 def test_end_of_a_lost_lease_keeps_the_reason(folder: LeaseFolder) -> None:
     write_record(folder.host, HostRecord(process=_dead()))
     lease_client.end(folder, grace_s=60)
-    assert lease_client.state(folder, 20) is LeaseState.LOST
-    assert "died" in lease_client.why_ended(folder)
+    assert LeaseFiles.read(folder).state(20) is LeaseState.LOST
+    assert "died" in LeaseFiles.read(folder).why_ended
 
 
 def test_the_end_removes_what_killed_processes_were_writing(folder: LeaseFolder) -> None:
@@ -255,17 +196,17 @@ def test_an_end_waits_for_the_host_to_be_gone(folder: LeaseFolder) -> None:
 def test_the_queue_tells_why_a_lease_ended_that_nobody_asked_to(
     folder: LeaseFolder, state: LeaseState, reason: str, told: str
 ) -> None:
-    assert not lease_client.ended_by_itself(folder)
+    assert not LeaseFiles.read(folder).ended_by_itself
     write_record(folder.cause, _GONE)
     write_record(folder.closed, Ending(state=state, reason=reason))
-    assert lease_client.ended_by_itself(folder) == (told == "preempted")
-    assert lease_client.why_ended(folder) == told
+    assert LeaseFiles.read(folder).ended_by_itself == (told == "preempted")
+    assert LeaseFiles.read(folder).why_ended == told
 
 
 def test_a_lease_that_never_was(tmp_path: Path) -> None:
     lease = SiteFolder(tmp_path).lease("demo-gpu-9")
-    assert lease_client.state(lease, 20) is LeaseState.LOST
-    assert "never started" in lease_client.why_ended(lease)
+    assert LeaseFiles.read(lease).state(20) is LeaseState.LOST
+    assert "never started" in LeaseFiles.read(lease).why_ended
     with pytest.raises(UnknownNameError, match="no lease 'demo-gpu-9'"):
         lease_client.spec(lease)
 
@@ -276,7 +217,7 @@ def test_a_lease_ended_before_it_was_started_is_never_started(tmp_path: Path) ->
     lease_client.end(lease)
     lease_client.start(lease, _spec(lease))
     assert not lease.host.exists()
-    assert lease_client.state(lease, 20) is LeaseState.LOST
+    assert LeaseFiles.read(lease).state(20) is LeaseState.LOST
 
 
 def test_the_first_reason_to_close_stays(folder: LeaseFolder) -> None:
@@ -301,7 +242,7 @@ def test_control_side_loads_no_heavy_library() -> None:
     """Airflow parses what imports this."""
     code = (
         "import sys, headrace.clusters.lease_client, headrace.clusters.lease_records, "
-        "headrace.clusters.overview, headrace.clusters.local\n"
+        "headrace.clusters.lease_folders, headrace.clusters.local\n"
         "print([m for m in ('dask', 'distributed', 'torch', 'h5py', 'numpy') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,10 +10,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.clusters import host, lease_client, lease_state
+from headrace.clusters import host, lease_files
+from headrace.clusters.lease_files import (
+    LeaseFiles,
+    last_heartbeat,
+    sure_state,
+    sure_states,
+    write_heartbeat,
+)
+from headrace.clusters.lease_folders import reap
 from headrace.clusters.lease_records import Ending, HostRecord, LeaseSpec
-from headrace.clusters.lease_state import last_heartbeat, sure_state, sure_states, write_heartbeat
-from headrace.clusters.overview import reap
 from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.files.locks import locked
@@ -50,10 +56,10 @@ def silent_for(lease: LeaseFolder, seconds: float) -> None:
 def test_silence_counts_from_the_host_and_not_from_the_request(folder: LeaseFolder) -> None:
     """A wait in the queue is no silence, also when the first heartbeat cannot be seen yet."""
     write_record(folder.host, HostRecord(process=_THERE, started_at=time.time() - 2))
-    assert lease_client.state(folder, _LOST_AFTER_S) is LeaseState.STARTING
+    assert LeaseFiles.read(folder).state(_LOST_AFTER_S) is LeaseState.STARTING
     write_record(folder.host, HostRecord(process=_THERE, started_at=time.time() - 21))
-    assert lease_client.state(folder, _LOST_AFTER_S) is LeaseState.LOST
-    assert "no heartbeat for 21 s" in lease_client.why_ended(folder)
+    assert LeaseFiles.read(folder).state(_LOST_AFTER_S) is LeaseState.LOST
+    assert "no heartbeat for 21 s" in LeaseFiles.read(folder).why_ended
 
 
 def test_a_host_gives_a_heartbeat_before_it_reports(
@@ -77,7 +83,7 @@ def test_a_host_gives_a_heartbeat_before_it_reports(
 def test_silence_that_ends_while_it_is_looked_at_again_is_no_loss(folder: LeaseFolder) -> None:
     write_record(folder.host, HostRecord(process=_THERE))
     silent_for(folder, 60)
-    assert lease_client.state(folder, _LOST_AFTER_S) is LeaseState.LOST
+    assert LeaseFiles.read(folder).state(_LOST_AFTER_S) is LeaseState.LOST
     beating = threading.Timer(0.05, write_heartbeat, [folder])
     beating.start()
     assert sure_state(folder, _LOST_AFTER_S) is LeaseState.STARTING
@@ -101,12 +107,12 @@ def test_who_looks_on_is_not_misled_by_a_wrong_clock(
     """As a trigger does, and `headrace run`: else each look would call for a second one."""
     write_record(folder.host, HostRecord(process=_THERE))
     silent_for(folder, behind_s)
-    lease_client.state(folder, _LOST_AFTER_S)
+    LeaseFiles.read(folder).state(_LOST_AFTER_S)
     silent_for(folder, behind_s)
-    assert lease_client.state(folder, _LOST_AFTER_S) is LeaseState.STARTING
+    assert LeaseFiles.read(folder).state(_LOST_AFTER_S) is LeaseState.STARTING
     later = SimpleNamespace(time=lambda: time.time() + _LOST_AFTER_S, monotonic=time.monotonic)
-    monkeypatch.setattr(lease_state, "time", later)
-    assert lease_client.state(folder, _LOST_AFTER_S) is LeaseState.LOST
+    monkeypatch.setattr(lease_files, "time", later)
+    assert LeaseFiles.read(folder).state(_LOST_AFTER_S) is LeaseState.LOST
 
 
 def test_silence_that_goes_on_is_a_loss(folder: LeaseFolder) -> None:
@@ -118,7 +124,7 @@ def test_silence_that_goes_on_is_a_loss(folder: LeaseFolder) -> None:
 def test_what_is_certain_is_not_looked_at_again(
     folder: LeaseFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease_state, "_wait", lambda _seconds: pytest.fail("it waited"))
+    monkeypatch.setattr(lease_files, "_wait", lambda _seconds: pytest.fail("it waited"))
     gone = ProcessIdentity.of().model_copy(update={"started_s": 1.0})
     write_record(folder.host, HostRecord(process=gone))
     write_heartbeat(folder)
@@ -142,7 +148,7 @@ def test_heartbeats_that_a_file_system_shows_late_are_seen_before_anything_is_en
     write_record(folder.host, HostRecord(process=_THERE))
     silent_for(folder, 60)
     with late_files(folder.path) as late:
-        assert lease_client.state(folder, _LOST_AFTER_S) is LeaseState.LOST
+        assert LeaseFiles.read(folder).state(_LOST_AFTER_S) is LeaseState.LOST
         with late.written_elsewhere():
             write_heartbeat(folder)
         assert sure_state(folder, _LOST_AFTER_S) is LeaseState.STARTING
@@ -155,7 +161,7 @@ def test_a_host_that_a_file_system_shows_late_is_not_reaped(tmp_path: Path) -> N
     an_hour_ago = time.time() - 3600
     os.utime(lease.spec, (an_hour_ago, an_hour_ago))
     with late_files(lease.path) as late:
-        assert lease_client.state(lease, _LOST_AFTER_S) is LeaseState.LOST
+        assert LeaseFiles.read(lease).state(_LOST_AFTER_S) is LeaseState.LOST
         with late.written_elsewhere():
             write_heartbeat(lease)
             write_record(lease.host, HostRecord(process=_THERE))
@@ -173,7 +179,7 @@ def test_many_silent_leases_are_waited_for_together(
         write_record(lease.host, HostRecord(process=_THERE))
         silent_for(lease, 60)
     waits: list[float] = []
-    monkeypatch.setattr(lease_state, "_wait", lambda seconds: waits.append(seconds))
+    monkeypatch.setattr(lease_files, "_wait", lambda seconds: waits.append(seconds))
     found = sure_states(dict.fromkeys(leases, _LOST_AFTER_S))
     assert set(found.values()) == {LeaseState.LOST}
     assert len(waits) < len(leases)

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import errno
 import time
+from collections import Counter
+from dataclasses import replace
 
 import pytest
 
-from headrace.clusters.lease_state import write_heartbeat
-from headrace.errors import LeaseError, LeaseLostError, LedgerError, StorageFullError
+from headrace.clusters.lease_files import write_heartbeat
+from headrace.errors import (
+    CapacityError,
+    LeaseError,
+    LeaseLostError,
+    LedgerError,
+    StorageFullError,
+)
+from headrace.execution import decisions, step_attempts
 from headrace.execution import execute as module
+from headrace.execution.decisions import Memory, Submit, Wait
 from headrace.execution.execute import execute
 from headrace.files.atomic import write_record, write_text
 from headrace.ledger.ledger import open_ledger
@@ -64,7 +74,7 @@ def test_a_full_disk_ends_the_run_with_the_file_and_the_way_on(monkeypatch):
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "/shared/steps/000001")
 
-    monkeypatch.setattr(module, "start_step", full)
+    monkeypatch.setattr(step_attempts, "_submit", full)
     with pytest.raises(
         StorageFullError, match=r"quota is full: /shared/steps/000001 \([\d,]+ bytes free on /"
     ) as caught:
@@ -92,63 +102,69 @@ def test_a_run_goes_on_while_nobody_can_ask_the_ledger_how_it_stands(caplog):
     assert [each.rpartition(" is ")[2] for each in told] == ["gone", "gone again"]
 
 
-class Starting:
-    """In place of `start_step`: fails a few times, then every step has succeeded before."""
+DONE = StepResult(state=StepState.SUCCEEDED, started_at=1.0, finished_at=2.0)
 
-    def __init__(self, num_failures: int) -> None:
-        self.left = num_failures
-        self.num_calls = 0
 
-    def __call__(self, run, name, ahead=()) -> StepResult:
-        self.num_calls += 1
-        if self.left:
-            self.left -= 1
-            raise LeaseLostError("the lease ended before the step was in its mailbox")
-        return StepResult(state=StepState.SUCCEEDED, started_at=1.0, finished_at=2.0)
+class Scripted:
+    """In place of `act`: what comes of each step's attempts, the last one for all that follow.
+
+    An outcome that is an error is that of a lease which does not open.
+    """
+
+    def __init__(self, **outcomes: list[StepResult | LeaseError]) -> None:
+        self.outcomes = outcomes
+        self.num_calls = Counter[str]()
+
+    def __call__(self, run, step, action, memory):
+        if not isinstance(action, Submit):
+            return action.then if isinstance(action, Wait) else memory
+        left = self.outcomes.get(step.name, [DONE])
+        outcome = left.pop(0) if len(left) > 1 else left[0]
+        self.num_calls[step.name] += 1
+        if isinstance(outcome, LeaseError):
+            return replace(memory, error=outcome)
+        if outcome.state is not StepState.SUCCEEDED:
+            number = len(open_ledger().attempts(run.run_id, step.name)) + 1
+            attempt_row_of(
+                run, step.name, f"{run.run_id}-gpu-1", attempt=number,
+                key=f"{run.run_id}/{step.name}/{number}", state=outcome.state,
+                failure_class=outcome.failure.failure_class, outputs=outcome.outputs,
+                started_at=1.0, finished_at=2.0,
+            )  # fmt: skip
+        return replace(memory, result=outcome)
 
 
 @pytest.fixture
-def starting(monkeypatch):
-    def install(num_failures: int) -> Starting:
-        monkeypatch.setattr(module, "_RETRY_PAUSE_S", 0.0)
-        made = Starting(num_failures)
-        monkeypatch.setattr(module, "start_step", made)
+def scripted(monkeypatch):
+    def install(**outcomes) -> Scripted:
+        monkeypatch.setattr(decisions, "_RETRY_PAUSE_S", 0.0)
+        made = Scripted(**outcomes)
+        monkeypatch.setattr(module, "act", made)
         return made
 
     return install
 
 
-def test_a_lease_that_fails_to_open_is_tried_again(starting):
-    run, calls = make_run(), starting(2)
+UNOPENED = LeaseLostError("the lease ended before the step was in its mailbox")
+
+
+def test_a_lease_that_fails_to_open_is_tried_again(scripted):
+    run, made = make_run(), scripted(pack=[UNOPENED, UNOPENED, DONE])
     assert execute(run, nothing) is None
-    assert calls.num_calls == 4 + 2
+    assert made.num_calls == {"pack": 3, "stage": 1, "train": 1, "evaluate": 1}
     assert open_ledger().run(run.run_id).state is StepState.SUCCEEDED
-
-
-@pytest.fixture
-def succeeding(monkeypatch):
-    """Every step has succeeded after one tick; what opens ahead with each."""
-    asked = []
-
-    def attempted(_run, step, tick, ahead):
-        asked.append((step.name, *ahead))
-        tick()
-        return StepResult(state=StepState.SUCCEEDED, started_at=1.0, finished_at=2.0)
-
-    monkeypatch.setattr(module, "_attempt", attempted)
-    return asked
 
 
 @pytest.mark.parametrize("next_is_there", [False, True])
 def test_each_lease_is_released_after_the_last_step_that_needs_it(
-    succeeding, monkeypatch, next_is_there
+    scripted, monkeypatch, next_is_there
 ):
     """A step whose lease is there does not wait for the end of another lease."""
-    run, released = make_run(), []
+    run, released, made = make_run(), [], scripted()
 
     def release(_, role: str, why: str, *, wait: bool) -> bool:
-        released.append((role, why.split()[1], wait, len(succeeding)))
-        return wait or len(succeeding) == 4
+        released.append((role, why.split()[1], wait, len(made.num_calls)))
+        return wait or len(made.num_calls) == 4
 
     monkeypatch.setattr(module.run_leases, "release", release)
     current = "its id" if next_is_there else None
@@ -162,79 +178,58 @@ def test_each_lease_is_released_after_the_last_step_that_needs_it(
         assert released == [("cpu", "pack", True, 1), of_gpu]
 
 
-def test_leases_of_later_steps_open_with_the_first_one(succeeding):
-    assert execute(make_run(), nothing) is None
-    assert succeeding == [("pack", "gpu"), ("stage",), ("train",), ("evaluate",)]
+def test_leases_of_later_steps_open_with_the_first_one(monkeypatch):
+    run, asked = make_run(), []
+
+    def acquire(_, role: str, ahead: tuple[str, ...]) -> str:
+        asked.append((role, *ahead))
+        raise CapacityError("full")
+
+    monkeypatch.setattr(step_attempts, "_inputs", lambda *_: {})
+    monkeypatch.setattr(step_attempts.run_leases, "acquire", acquire)
+    for step in steps_of(run.recipe, run.request.kind):
+        memory = step_attempts.act(run, step, Submit(attempt=1), Memory())
+        assert isinstance(memory.error, CapacityError)
+    assert asked == [("cpu", "gpu"), ("gpu",), ("gpu",), ("gpu",)]
 
 
-def test_a_lease_that_never_opens_ends_the_run(starting):
-    run, calls = make_run(), starting(100)
+@pytest.mark.parametrize(("overrides", "most"), [((), 5), (("retry.max_failures=2",), 2)])
+def test_a_lease_that_never_opens_ends_the_run(scripted, overrides, most):
+    run, made = make_run(overrides=overrides), scripted(pack=[UNOPENED])
     with pytest.raises(LeaseError, match="ended before the step"):
         execute(run, nothing)
-    assert calls.num_calls == run.recipe.retry.max_failures
+    assert made.num_calls == {"pack": most}
     assert open_ledger().run(run.run_id).state is StepState.FAILED
 
 
-def test_a_recipe_says_how_often_a_lease_is_asked_for(starting):
-    run, calls = make_run(overrides=("retry.max_failures=2",)), starting(100)
-    with pytest.raises(LeaseError, match="ended before the step"):
-        execute(run, nothing)
-    assert calls.num_calls == 2
-
-
-class Losing:
-    """In place of `_attempt`: training loses its node so often, with so much kept each time."""
-
-    def __init__(self, kept: list[int]) -> None:
-        self.kept = kept
-        self.num_calls = 0
-        self.lease_id = ""
-
-    def __call__(self, run, step, tick, ahead) -> StepResult:
-        done = StepResult(state=StepState.SUCCEEDED, started_at=1.0, finished_at=2.0)
-        if step.name != "train":
-            return done
-        self.num_calls += 1
-        state, cause, outputs = StepState.SUCCEEDED, None, {}
-        if self.num_calls <= len(self.kept):
-            state, cause = StepState.LOST, FailureClass.LOST
-            outputs = {PROGRESS: self.kept[self.num_calls - 1]}
-        if self.num_calls == 1:
-            self.lease_id = lease_on_disk(run, "gpu")
-        attempt_row_of(
-            run, "train", self.lease_id, attempt=self.num_calls,
-            key=f"{run.run_id}/train/{self.num_calls}", state=state, failure_class=cause,
-            outputs=outputs, started_at=1.0, finished_at=2.0,
-        )  # fmt: skip
-        if cause is None:
-            return done
-        lost = Failure(failure_class=cause, error="", message="its node was lost")
-        return done.model_copy(update={"state": state, "failure": lost})
+def lost(kept: int) -> StepResult:
+    failure = Failure(failure_class=FailureClass.LOST, error="", message="its node was lost")
+    changes = {"state": StepState.LOST, "failure": failure, "outputs": {PROGRESS: kept}}
+    return DONE.model_copy(update=changes)
 
 
 @pytest.mark.parametrize(
-    ("kept", "is_well"), [((10, 20, 30, 40, 50, 60), True), ((10, 10, 10, 10, 10, 10), False)]
+    ("kept", "is_well"), [((10, 20, 30, 40, 50, 60), True), ((10,) * 6, False)]
 )
 def test_a_training_that_loses_its_node_six_times_ends_well_if_it_comes_further_each_time(
-    monkeypatch, kept, is_well
+    scripted, kept, is_well
 ):
-    monkeypatch.setattr(module, "_RETRY_PAUSE_S", 0.0)
-    losing = Losing(list(kept))
-    monkeypatch.setattr(module, "_attempt", losing)
-    assert (execute(make_run(), nothing) is None) is is_well
-    assert losing.num_calls == (7 if is_well else 6)
+    run, made = make_run(), scripted(train=[*map(lost, kept), DONE])
+    lease_on_disk(run, "gpu")
+    assert (execute(run, nothing) is None) is is_well
+    assert made.num_calls["train"] == (7 if is_well else 6)
 
 
 def test_a_lease_that_was_taken_for_lost_and_came_back_is_waited_for(monkeypatch):
     """On a machine that was too busy for heartbeats: they come again before the run is ended."""
     run = make_run()
     lease = run.lease_folder(lease_on_disk(run, host=ProcessIdentity.of()))
-    start = module.start_step
+    submit = step_attempts._submit
     done = StepResult(state=StepState.SUCCEEDED, started_at=1.0, finished_at=2.0)
     ticks = []
 
     def silent(*arguments):
-        ticket = start(*arguments)
+        ticket = submit(*arguments)
         long_ago = run.site.limits.lost_after + 1
         write_text(lease.heartbeat, f"{time.time() - long_ago} {time.monotonic() - long_ago}\n")
         return ticket
@@ -245,6 +240,6 @@ def test_a_lease_that_was_taken_for_lost_and_came_back_is_waited_for(monkeypatch
         if len(ticks) == 2:
             write_record(lease.step(1).result, done)
 
-    monkeypatch.setattr(module, "start_step", silent)
-    assert module._attempt(run, steps_of(run.recipe, run.request.kind)[0], tick, ()) == done
+    monkeypatch.setattr(step_attempts, "_submit", silent)
+    assert module._until_decided(run, steps_of(run.recipe, run.request.kind)[0], tick) == done
     assert len(ticks) > 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 import time
 
-from headrace.clusters import lease_client, lease_state
-from headrace.clusters.lease_state import write_heartbeat
+from headrace.clusters import lease_files
+from headrace.clusters.lease_files import LeaseFiles, write_heartbeat
 from headrace.clusters.node_marks import NodeLine
 from headrace.execution.reap import end_run, reap
 from headrace.files.atomic import write_text
@@ -87,8 +87,8 @@ def test_a_step_that_nobody_waits_for_is_cancelled_and_no_other():
     lease_id = lease_on_disk(run, host=ProcessIdentity.of())
     pack, train = submitted(run, lease_id, "pack"), submitted(run, lease_id, "train")
     done = reap(nobody, lambda _record, step: step == "train")
-    assert done == (f"step {run.run_id}/train/1: cancelled, nobody waits for it any more",)
-    assert train.cancel.read_text() == "nobody waits for it any more"
+    assert done == (f"step {run.run_id}/train/1: cancelled, its task or owner has ended",)
+    assert train.cancel.read_text() == "its task or owner has ended"
     assert not pack.cancel.exists()
     assert reap(nobody, nobody) == ()
 
@@ -109,7 +109,7 @@ def test_a_lost_lease_of_a_run_that_goes_on_is_settled():
     lease_id = lease_on_disk(run)
     (line,) = reap(nobody, nobody)
     assert line.startswith(f"lease {lease_id}: closed (The lease's host (process ")
-    assert lease_client.why_ended(run.lease_folder(lease_id)) in line
+    assert LeaseFiles.read(run.lease_folder(lease_id)).why_ended in line
     assert state_of(run) == (StepState.RUNNING, [], [LeaseState.LOST])
 
 
@@ -155,7 +155,7 @@ def test_a_lease_that_is_silent_at_one_look_only_is_left_alone(monkeypatch):
     lease = run.lease_folder(lease_on_disk(run, host=ProcessIdentity.of()))
     long_ago = run.site.limits.lost_after + 1
     write_text(lease.heartbeat, f"{time.time() - long_ago} {time.monotonic() - long_ago}\n")
-    monkeypatch.setattr(lease_state, "_wait", lambda _seconds: write_heartbeat(lease))
+    monkeypatch.setattr(lease_files, "_wait", lambda _seconds: write_heartbeat(lease))
     assert reap(nobody, nobody) == ()
     assert not lease.close.exists()
     assert state_of(run) == (StepState.RUNNING, [], [LeaseState.STARTING])

@@ -12,13 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.clusters import lease_state
+from headrace.clusters import lease_files
+from headrace.clusters.lease_files import write_heartbeat
 from headrace.clusters.lease_records import HostRecord
-from headrace.clusters.lease_state import write_heartbeat
 from headrace.errors import CapacityError, EndedRunError, StepError, StepNotEndedError, UserError
-from headrace.execution.end_run import ask_to_stop
-from headrace.execution.reap import end_run
-from headrace.execution.step_attempts import RunningAttempt, cancel_step, collect, start_step
+from headrace.execution.decisions import RunningAttempt
+from headrace.execution.reap import ask_to_stop, end_run
+from headrace.execution.step_attempts import cancel_step, collect
 from headrace.files.atomic import read_record, write_record, write_text
 from headrace.files.layout import StepFolder, checkpoint_name
 from headrace.files.lines import append_line
@@ -32,6 +32,7 @@ from headrace.steps import mailbox
 from headrace.steps.mailbox import Failure, Progress, StepResult, StepSpec, StepStatus
 from headrace.steps.retry_policy import ERROR, PROGRESS, TOTAL
 from headrace.suites.records import Control
+from support.attempts import start_step
 from support.runs import attempt_row_of, lease_on_disk, make_run
 from support.training import write_blobs
 
@@ -166,7 +167,7 @@ def test_a_result_that_nobody_wrote_down_is_collected():
     ticket = start_step(run, "pack")
     assert isinstance(ticket, RunningAttempt)
     done = result(StepState.SUCCEEDED, outputs={"dataset": "d"})
-    write_record(StepFolder(run.lease_folder(ticket.lease_id).step(1).path).result, done)
+    write_record(StepFolder(run.lease_folder(ticket.lease.lease_id).step(1).path).result, done)
     assert start_step(run, "pack") == done
     (row,) = open_ledger().attempts(run.run_id)
     assert (row.state, row.outputs, row.finished_at) == (StepState.SUCCEEDED, {"dataset": "d"}, 3.0)
@@ -188,7 +189,7 @@ def test_an_attempt_whose_writer_ended_before_the_mailbox_is_submitted_as_it_is(
     attempt_row_of(run, "pack", lease_id)
     ticket = start_step(run, "pack")
     assert isinstance(ticket, RunningAttempt)
-    assert (ticket.attempt, ticket.lease_id) == (1, lease_id)
+    assert (ticket.attempt, ticket.lease.lease_id) == (1, lease_id)
     assert mailbox.find(run.lease_folder(lease_id), f"{run.run_id}/pack/1") is not None
 
 
@@ -208,10 +209,10 @@ def test_a_lease_that_is_silent_at_one_look_only_keeps_its_step(monkeypatch):
     assert isinstance(ticket, RunningAttempt)
     long_ago = run.site.limits.lost_after + 1
     write_text(lease.heartbeat, f"{time.time() - long_ago} {time.monotonic() - long_ago}\n")
-    monkeypatch.setattr(lease_state, "_wait", lambda _seconds: write_heartbeat(lease))
+    monkeypatch.setattr(lease_files, "_wait", lambda _seconds: write_heartbeat(lease))
     with pytest.raises(StepNotEndedError):
         collect(run, ticket)
-    assert acquire(run, "cpu") == ticket.lease_id
+    assert acquire(run, "cpu") == ticket.lease.lease_id
     assert not lease.close.exists()
 
 
@@ -244,23 +245,24 @@ def test_a_lease_that_died_is_replaced_and_the_step_tried_again(no_leftover_proc
     """Four ask at once for a lease, its host is killed, four ask again: one new attempt."""
     run = make_run()
     (first,) = set(at_once(4, lambda: start_step(run, "pack")))
-    host = read_record(run.lease_folder(first.lease_id).host, HostRecord)
+    host = read_record(run.lease_folder(first.lease.lease_id).host, HostRecord)
     process = psutil.Process(host.process.pid)
     process.kill()
     process.wait(90)
     (second,) = set(at_once(4, lambda: start_step(run, "pack")))
-    assert (second.attempt, second.lease_id) == (2, f"{run.run_id}-cpu-2")
+    assert (second.attempt, second.lease.lease_id) == (2, f"{run.run_id}-cpu-2")
     lost, running = open_ledger().attempts(run.run_id)
     assert (lost.state, lost.failure_class) == (StepState.LOST, FailureClass.LOST)
     assert f"process {process.pid} " in (lost.message or "")
     assert running.state is StepState.RUNNING
-    assert acquire(run, "cpu") == second.lease_id
+    assert acquire(run, "cpu") == second.lease.lease_id
 
     end_run(run, StepState.CANCELLED, "the test is over")
-    assert [row.state for row in open_ledger().leases(run_id=run.run_id)] == [
+    states = {row.lease_id: row.state for row in open_ledger().leases(run_id=run.run_id)}
+    assert (states[second.lease.lease_id], states[first.lease.lease_id]) == (
         LeaseState.CLOSED,
         LeaseState.LOST,
-    ]
+    )
     assert all(row.state.is_final for row in open_ledger().attempts(run.run_id))
 
 
@@ -294,10 +296,6 @@ def test_the_step_of_the_newest_checkpoint_is_kept(
     write_record(
         folder.result, StepResult(state=state, failure=failure, started_at=1, finished_at=2)
     )
-    ticket = RunningAttempt(
-        run_id=run.run_id, step="train", attempt=1, lease_id=lease_id,
-        lease_folder=str(lease.path), step_folder=str(Path(folder.path)),
-    )  # fmt: skip
-    collect(run, ticket)
+    collect(run, RunningAttempt(step="train", attempt=1, folder=folder))
     (row,) = open_ledger().attempts(run.run_id)
     assert row.outputs == {ERROR: "", PROGRESS: 24.0, TOTAL: 60.0}

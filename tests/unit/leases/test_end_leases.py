@@ -9,12 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from headrace.clusters import lease_client
+from headrace.clusters.lease_files import LeaseFiles
 from headrace.clusters.lease_records import Ending
 from headrace.errors import CapacityError, SilentError
 from headrace.execution.reap import end_run
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder
-from headrace.leases.end_leases import settle_ended
+from headrace.leases.end_leases import finalize_ended
 from headrace.leases.run_leases import acquire, release
 from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
@@ -68,7 +69,7 @@ def test_a_lease_stays_open_while_its_batch_system_is_silent(
     monkeypatch.setattr(lease_client, "end", silent)
     release(run, "cpu", "the last step was done")
     end_run(run, StepState.SUCCEEDED)
-    assert settle_ended() == []
+    assert finalize_ended() == []
     assert caplog.text.count(f"Lease {lease_id} is looked at again later: EC2 says 503: no") == 3
     assert open_ledger().run(run.run_id).state is StepState.SUCCEEDED
     assert open_ledger().lease(lease_id).state.is_active
@@ -76,7 +77,7 @@ def test_a_lease_stays_open_while_its_batch_system_is_silent(
     with pytest.raises(SilentError):
         acquire(run, "cpu")  # whose machines may be there is not asked for a second time
     monkeypatch.setattr(lease_client, "end", end)
-    (told,) = settle_ended()
+    (told,) = finalize_ended()
     assert told.startswith(f"lease {lease_id}: closed")
     assert not open_ledger().lease(lease_id).state.is_active
 
@@ -87,10 +88,10 @@ def test_why_a_job_never_starts_is_asked_before_it_is_cancelled(
     """Whoever settles it first: afterwards the queue tells of a job that was cancelled."""
     lease_on_disk(make_run())
     done: list[str] = []
-    monkeypatch.setattr(lease_client, "state", lambda *_: LeaseState.FAILED)
+    monkeypatch.setattr(LeaseFiles, "state", lambda *_, **__: LeaseState.FAILED)
     monkeypatch.setattr(lease_client, "cause", lambda _: done.append("asked"))
     monkeypatch.setattr(lease_client, "end", lambda *_, **__: done.append("cancelled"))
-    settle_ended()
+    finalize_ended()
     assert done == ["asked", "cancelled"]
 
 
@@ -131,7 +132,7 @@ def test_a_lease_of_another_machine_that_uses_the_same_ledger_is_left_alone() ->
     lease_id = lease_on_disk(holder)
     shutil.rmtree(holder.site_folder.leases)
     shutil.rmtree(holder.folder.path)
-    assert settle_ended() == []
+    assert finalize_ended() == []
     assert open_ledger().lease(lease_id).state is LeaseState.STARTING
 
 

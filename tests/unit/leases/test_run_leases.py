@@ -14,6 +14,7 @@ import pytest
 
 from headrace.cli.view import remarks
 from headrace.clusters import lease_client
+from headrace.clusters.lease_files import NEVER_STARTED
 from headrace.clusters.lease_records import BadNodes, PoolRecord
 from headrace.clusters.preflight import Check, NodeReport, report_file
 from headrace.errors import CapacityError, OwnLeasesError
@@ -225,7 +226,7 @@ def test_a_lease_whose_folder_is_removed_is_lost_and_another_is_opened(run, monk
     shutil.rmtree(run.lease_folder(lease_id).path)
     assert run_leases.acquire(run, "cpu") == f"{run.run_id}-cpu-2"
     first = open_ledger().lease(lease_id)
-    assert (first.state, first.why_ended) == (LeaseState.LOST, lease_client._NEVER_STARTED)
+    assert (first.state, first.why_ended) == (LeaseState.LOST, NEVER_STARTED)
 
 
 def test_a_lease_that_was_entered_and_never_started_is_started(run, monkeypatch):

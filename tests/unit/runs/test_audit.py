@@ -8,8 +8,7 @@ import socket
 import pytest
 
 from headrace.errors import AccessError, StepError, UserError
-from headrace.execution.end_run import ask_to_stop
-from headrace.execution.reap import end_run
+from headrace.execution.reap import ask_to_stop, end_run
 from headrace.execution.resume import take_over_changed, take_over_run
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.unix_accounts import account

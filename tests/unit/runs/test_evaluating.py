@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from headrace.errors import ManifestError, RecipeError, StepError, UnknownNameError
-from headrace.execution.periodic import mark_enough
+from headrace.execution.ticks import mark_enough
 from headrace.files.layout import kept_name
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord

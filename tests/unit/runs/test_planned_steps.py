@@ -20,7 +20,7 @@ from headrace.errors import (
     UserError,
 )
 from headrace.execution.execute import previews
-from headrace.execution.step_attempts import collect, start_step
+from headrace.execution.step_attempts import collect
 from headrace.files.atomic import write_record
 from headrace.files.damage import seal
 from headrace.files.layout import StepFolder
@@ -31,6 +31,7 @@ from headrace.runs.planned_steps import roles_after, step_of, steps_of
 from headrace.runs.resolve import resolve
 from headrace.states import FailureClass, StepState
 from headrace.steps.mailbox import StepResult
+from support.attempts import start_step
 from support.runs import lease_on_disk, make_run
 from support.shards import write_dataset
 
@@ -196,7 +197,7 @@ def test_packing_fails_where_its_dataset_is_of_no_use_to_the_run(tmp_path: Path,
     done = StepResult(
         state=StepState.SUCCEEDED, outputs={"dataset": str(folder)}, started_at=1, finished_at=2
     )
-    write_record(StepFolder(Path(ticket.step_folder)).result, done)
+    write_record(StepFolder(Path(ticket.folder.path)).result, done)
     result = collect(run, ticket)
     (row,) = open_ledger().attempts(run.run_id)
     assert row.state is result.state

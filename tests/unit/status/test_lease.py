@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from headrace.clusters.lease_files import write_heartbeat
 from headrace.clusters.lease_records import HostRecord, LeaseInfo, PoolJobView, PoolRecord
-from headrace.clusters.lease_state import write_heartbeat
 from headrace.clusters.node_marks import NodeLine
 from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import SiteFolder
@@ -21,7 +22,7 @@ from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.runs.runs import Run
 from headrace.states import LeaseState
-from headrace.status.lease import LeaseView, lease_view, leases_page, site_leases
+from headrace.status.lease import LeaseView, lease_view, leases_page, look_lease, site_leases
 from headrace.status.run_page import run_page
 from support.leases import lease_spec
 from support.ledger_rows import lease_row, machine_row
@@ -140,3 +141,33 @@ def test_a_lease_that_nobody_can_read_keeps_no_other_from_being_listed(
     write_text(site.lease("c").heartbeat, "1.0 1.0")
     assert [each.lease_id for each in site_leases(site, ended=True)] == ["c"]
     assert "Lease b is passed over" in caplog.text
+
+
+_opened: list[Path] = []
+"""Files that this process has opened since the list was cleared."""
+
+
+def _note_open(event: str, details: tuple[object, ...]) -> None:
+    if event == "open" and isinstance(details[0], str):
+        _opened.append(Path(details[0]))
+
+
+@pytest.fixture(scope="module")
+def opened() -> list[Path]:
+    """The audit hook stays as long as the process."""
+    sys.addaudithook(_note_open)
+    return _opened
+
+
+@pytest.mark.parametrize("has_queue", [True, False])
+def test_a_lease_is_read_in_one_pass(opened: list[Path], has_queue: bool):
+    """A terminal looks four times a second, and each open of a file is a question to NFS."""
+    run = make_run()
+    folder = run.lease_folder(ready(run))
+    if has_queue:
+        write_record(folder.pool, PoolRecord())
+    for read in (look_lease, lease_view):
+        opened.clear()
+        assert read(folder).state is LeaseState.READY
+        files = [path.name for path in opened if path.parent == folder.path and not path.is_dir()]
+        assert len(files) == len(set(files)) <= 6, files

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from headrace.clusters import lease_client
+from headrace.clusters.lease_files import LeaseFiles
+from headrace.clusters.lease_folders import leftovers, reap
 from headrace.clusters.lease_records import (
     Ending,
     LeaseSpec,
 )
-from headrace.clusters.overview import leftovers, reap
 from headrace.errors import SilentError
 from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import LeaseFolder, SiteFolder
@@ -47,7 +48,7 @@ def test_a_lease_that_nobody_can_read_keeps_no_other_from_being_ended(
     caplog.set_level(logging.WARNING)
     write_text(site.lease("b").spec, '{"lease_id": "b", "a field of tomorrow": 1}')
     assert [each.folder.lease_id for each in reap(site)] == ["c"]
-    assert lease_client.state(site.lease("c"), 20) is LeaseState.LOST
+    assert LeaseFiles.read(site.lease("c")).state(20) is LeaseState.LOST
     assert site.lease("c").closed.exists()
     assert "Lease b is passed over" in caplog.text
     assert leftovers(site) == ()

@@ -25,7 +25,7 @@ Tick = Callable[[], None]
 _LOOK_S = 2.0
 
 
-def watched(run: Run, tick: Tick) -> Tick:
+def with_watch(run: Run, tick: Tick) -> Tick:
     """Return a tick that also forecasts a run once, counts its machines and keeps its budgets."""
     if run.request.watch:
         tick = _periodic(tick, _LOOK_S, partial(mark_enough, run))
@@ -52,7 +52,7 @@ def _periodic(tick: Tick, every_s: float, work: Tick, first_s: float = 0.0) -> T
     return both
 
 
-def forgiving(tick: Tick) -> Tick:
+def tolerating_ledger_errors(tick: Tick) -> Tick:
     """Return a tick that tolerates an unreachable ledger; what must be entered fails loudly."""
     lost = False
 

@@ -1,4 +1,4 @@
-"""Runs whose expected end has moved, each move told once."""
+"""Runs whose expected end has moved; each move is reported once."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from headrace.ledger.ledger import open_ledger
 from headrace.record import Record
 from headrace.states import StepState
 
-SHARE = 0.25
-"""A move counts when it is more than this share of what the run was to take in all …"""
-
-LEAST_S = 600.0
-"""… and more than this."""
+SHARE, LEAST_S = 0.25, 600.0
+"""A move counts if it exceeds this share of the run's predicted duration, and these seconds."""
 
 
-class EtaTold(Record):
-    """`eta.json` of a run: the end that was told last."""
+class ReportedEta(Record):
+    """`eta.json` of a run: the expected end that was reported last."""
 
     ends_at: float
     """Seconds since the epoch."""
@@ -35,13 +32,13 @@ class EtaChange(Record):
     recipe: str
     site: str
     before: float
-    """The end as it was told last, or as it was when the run began, seconds since the epoch."""
+    """The end that was reported last, or expected at the start, seconds since the epoch."""
     now: float
     """The end as it is expected now."""
 
     @property
     def words(self) -> str:
-        """In a line, with the times here."""
+        """In a line, with local times."""
         moved_min = (self.now - self.before) / 60
         how = f"{abs(moved_min):,.0f} min {'later' if moved_min > 0 else 'earlier'}"
         ends = time.strftime("%d %b %H:%M %Z", time.localtime(self.now))
@@ -49,7 +46,7 @@ class EtaChange(Record):
 
 
 def eta_changes() -> Iterator[EtaChange]:
-    """Moves that were not told yet, of runs that go on; one is told when the next is asked for."""
+    """Yield unreported moves of runs that go on; a move is reported when the next is requested."""
     from headrace.status.run_details import run_details  # not while Airflow parses DAGs
 
     for record in open_ledger().runs(states=(StepState.RUNNING,)):
@@ -57,16 +54,11 @@ def eta_changes() -> Iterator[EtaChange]:
         if ahead is None or ahead.predicted_s is None or ahead.eta_s is None:
             continue
         folder = RunFolder(Path(record.folder))
-        told = read_record(folder.eta, EtaTold)
-        before = record.created_at + ahead.predicted_s if told is None else told.ends_at
+        reported = read_record(folder.eta, ReportedEta)
+        before = reported.ends_at if reported else record.created_at + ahead.predicted_s
         now = time.time() + ahead.eta_s
         if abs(now - before) > max(SHARE * ahead.predicted_s, LEAST_S):
-            yield EtaChange(
-                run_id=record.run_id,
-                folder=record.folder,
-                recipe=record.recipe_name,
-                site=record.site_name,
-                before=before,
-                now=now,
-            )
-            write_record(folder.eta, EtaTold(ends_at=now))
+            where = {"folder": record.folder, "site": record.site_name}
+            names = {"run_id": record.run_id, "recipe": record.recipe_name, **where}
+            yield EtaChange(**names, before=before, now=now)
+            write_record(folder.eta, ReportedEta(ends_at=now))

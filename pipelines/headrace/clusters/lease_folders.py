@@ -1,4 +1,4 @@
-"""The leases of a site by its folder, and the end of those that nobody answers for."""
+"""The leases of a site by its folder, and the end of those without an owner."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from headrace.clusters import lease_client
-from headrace.clusters.lease_records import (
-    LeaseSpec,
-)
-from headrace.clusters.lease_state import lease_status, sure_states
+from headrace.clusters.lease_files import LeaseFiles, sure_states
+from headrace.clusters.lease_records import LeaseSpec
 from headrace.clusters.local import marked
 from headrace.errors import SilentError, StepError, UnknownNameError
 from headrace.files.atomic import is_there
@@ -26,7 +24,7 @@ Found = TypeVar("Found")
 
 
 def folders(site: SiteFolder) -> tuple[LeaseFolder, ...]:
-    """All leases ever started on the site, in order of their ids."""
+    """Return all leases ever started on the site, in order of their ids."""
     if not site.leases.is_dir():
         return ()
     return tuple(LeaseFolder(spec.parent) for spec in sorted(site.leases.glob("*/spec.json")))
@@ -35,7 +33,7 @@ def folders(site: SiteFolder) -> tuple[LeaseFolder, ...]:
 def readable(
     known: Iterable[LeaseFolder], read: Callable[[LeaseFolder], Found]
 ) -> Iterator[tuple[LeaseFolder, Found]]:
-    """What is read of leases; those that another release has written are passed over."""
+    """Yield leases and what is read of them; leases of another release are skipped, logged."""
     for folder in known:
         try:
             yield folder, read(folder)
@@ -47,7 +45,7 @@ def readable(
 
 @dataclass(frozen=True, kw_only=True)
 class Leftover:
-    """A lease of which something is left that nobody answers for."""
+    """A lease without an owner that has left something."""
 
     folder: LeaseFolder
     why: str
@@ -56,10 +54,7 @@ class Leftover:
 
 
 def leftovers(site: SiteFolder) -> tuple[Leftover, ...]:
-    """Leases that are lost, whose owner has gone, or that ended and left processes behind.
-
-    One that another release has written and this one cannot read is passed over, with a warning.
-    """
+    """Return leases that are lost, whose owner has gone, or that left processes at their end."""
     known = folders(site)
     processes = marked(known)
     num_processes = {each: len(processes[str(each.path.resolve())]) for each in known}
@@ -69,22 +64,19 @@ def leftovers(site: SiteFolder) -> tuple[Leftover, ...]:
     states = sure_states({folder: spec.lost_after_s for folder, spec in specs.items()})
     whys = {each: _why_left(each, specs[each], states[each], num_processes[each]) for each in specs}
     return tuple(
-        Leftover(folder=folder, why=why, num_processes=num_processes[folder])
-        for folder, why in whys.items()
-        if why
-    )
+        Leftover(folder=each, why=why, num_processes=num_processes[each])
+        for each, why in whys.items() if why
+    )  # fmt: skip
 
 
 def _checked_spec(folder: LeaseFolder) -> LeaseSpec:
-    lease_status(folder)
-    return lease_client.spec(folder)
+    files = LeaseFiles.read(folder)
+    files.state()
+    return files.spec
 
 
 def reap(site: SiteFolder) -> tuple[Leftover, ...]:
-    """End all leftovers of a site; gives them. Safe to call at any time, also twice at once.
-
-    One whose batch system gives no answer stays, and keeps no other from being ended.
-    """
+    """End all leftovers of a site and return them; one whose batch system is silent stays."""
     return tuple(leftover for leftover in leftovers(site) if _end(leftover))
 
 
@@ -92,15 +84,15 @@ def _end(leftover: Leftover) -> bool:
     try:
         lease_client.end(leftover.folder, _GRACE_S, leftover.why)
     except SilentError as error:
-        lease_id = leftover.folder.lease_id
-        logger.warning("Lease %s is looked at again later: %s", lease_id, error.what)
+        name = leftover.folder.lease_id
+        logger.warning("Lease %s is looked at again later: %s", name, error.what)
         return False
     return True
 
 
 def _why_left(folder: LeaseFolder, spec: LeaseSpec, state: LeaseState, num_processes: int) -> str:
     if state is LeaseState.LOST:
-        return lease_client.why_ended(folder)
+        return LeaseFiles.read(folder).why_ended
     if not state.is_active:
         return f"it has ended and left {num_processes} processes" if num_processes else ""
     owner = spec.owner

@@ -13,9 +13,9 @@ from headrace.runs.planning import planner
 from headrace.status.run_details import run_details
 
 
-def rehearse() -> None:
+def warm_caches() -> None:
     """Fill this process's caches of recipes, sites, packages and the ledger's statements."""
-    inform(None, "what processes read first", _read, within_s=None)  # a thread is no thing to fork
+    inform(None, "what processes read first", _read, within_s=None)  # threads are not forked
 
 
 def _read() -> None:
@@ -25,5 +25,5 @@ def _read() -> None:
     for newest in open_ledger().runs(limit=1):
         run_details(newest.run_id)
     for name in available("sites"):
-        with suppress(HeadraceError):  # told when it is chosen
+        with suppress(HeadraceError):  # reported when it is chosen
             site_now(name)

@@ -1,0 +1,147 @@
+"""What follows from the files of a lease: pure, as tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.batch.job_records import JobView
+from headrace.clusters.lease_files import NEVER_STARTED, LeaseFiles, QueueWait
+from headrace.clusters.lease_records import (
+    Ending,
+    HostRecord,
+    LeaseInfo,
+    LeaseSpec,
+    PoolJobView,
+    PoolRecord,
+)
+from headrace.errors import StepError, UnknownNameError
+from headrace.files.layout import LeaseFolder
+from headrace.processes.identity import ProcessIdentity
+from headrace.recipe.site import Role
+from headrace.record import Record
+from headrace.states import FailureClass, LeaseState
+
+_FOLDER = LeaseFolder(Path("leases/demo-gpu-1"))
+_PROCESS = ProcessIdentity(host="node-7", pid=11, started_s=0.0)
+_SPEC = LeaseSpec(lease_id="demo-gpu-1", key="k", run_id="demo", role_name="gpu", role=Role())
+_HOST = HostRecord(process=_PROCESS)
+_INFO = LeaseInfo(
+    lease_id="demo-gpu-1", backend="local", host=_PROCESS, scheduler_address="tls://a:1",
+    dashboard_url="", nodes=1, ready_at=1.0,
+)  # fmt: skip
+_CLOSED = Ending(state=LeaseState.CLOSED, reason="done")
+_FAILED = Ending(state=LeaseState.FAILED, reason="no nodes")
+_DIED = Ending(state=LeaseState.LOST, reason="the host died")
+_WAITS = JobView(is_ended=False, why="Slurm job 7 is pending", starts_at=99.0)
+_NEVER = JobView(is_ended=True, why="never", failure_class=FailureClass.USER_ERROR)
+_GONE = JobView(is_ended=True, why="preempted", failure_class=FailureClass.PREEMPTED)
+_POOL = PoolRecord(waits_for="node-1 is pending", starts_at=5.0)
+_BUSY = PoolJobView(node="node-0", job_id="6", stage="busy", why="")
+_ONE_NODE = _POOL.model_copy(update={"jobs": (_BUSY,)})
+
+
+def lease(*records: Record | StepError, **seen: Any) -> LeaseFiles:
+    return LeaseFiles(folder=_FOLDER, records={type(each): each for each in records}, **seen)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected", "words"),
+    [
+        (lease(_SPEC), LeaseState.STARTING, ""),
+        (lease(_SPEC, _HOST, host_alive=True), LeaseState.STARTING, ""),
+        (lease(_SPEC, _HOST, _INFO, host_alive=True), LeaseState.READY, ""),
+        (lease(_SPEC, _HOST, _INFO), LeaseState.READY, ""),
+        (
+            lease(_SPEC, _HOST, _INFO, silent_s=21),
+            LeaseState.LOST,
+            "The lease's host (process 11 on node-7) gave no heartbeat for 21 s",
+        ),
+        (
+            lease(_SPEC, silent_s=21),
+            LeaseState.LOST,
+            f"The host process never reported; see {_FOLDER.log}",
+        ),
+        (
+            lease(_SPEC, _HOST, _INFO, host_alive=True, silent_s=21),
+            LeaseState.LOST,
+            "The lease's host (process 11 on node-7) gave no heartbeat for 21 s",
+        ),
+        (
+            lease(_SPEC, _HOST, _INFO, host_alive=False),
+            LeaseState.LOST,
+            f"The lease's host (process 11 on node-7) died; see {_FOLDER.log}",
+        ),
+        (lease(_SPEC, _CLOSED, host_alive=False, silent_s=1e6), LeaseState.CLOSED, "done"),
+        (lease(_SPEC, _HOST, _INFO, _CLOSED, host_alive=True), LeaseState.CLOSED, "done"),
+        (lease(_CLOSED), LeaseState.CLOSED, "done"),
+        (lease(_SPEC, _FAILED, host_alive=False), LeaseState.FAILED, "no nodes"),
+        (lease(_SPEC, _CLOSED, _GONE), LeaseState.CLOSED, "done"),
+        (lease(_SPEC, _DIED, _GONE), LeaseState.LOST, "preempted"),
+        # waiting in a queue is no silence; the queue may know of an end before the files do
+        (lease(_SPEC, job=_WAITS, silent_s=1e6), LeaseState.STARTING, ""),
+        (lease(_SPEC, _HOST, _INFO, job=_WAITS, silent_s=6), LeaseState.READY, ""),
+        (
+            lease(_SPEC, _HOST, _INFO, job=_WAITS, silent_s=21),
+            LeaseState.LOST,
+            "The lease's host (process 11 on node-7) gave no heartbeat for 21 s",
+        ),
+        (lease(_SPEC, job=_NEVER), LeaseState.FAILED, "never"),
+        (lease(_SPEC, job=_GONE), LeaseState.LOST, "preempted"),
+        (
+            lease(_SPEC, _HOST, _INFO, job=_GONE, silent_s=6, has_log=True),
+            LeaseState.LOST,
+            f"preempted; see {_FOLDER.log}",
+        ),
+    ],
+)
+def test_state_and_why_it_ended(files: LeaseFiles, expected: LeaseState, words: str):
+    assert files.state(lost_after_s=20.0) is expected
+    assert files.why_ended == words
+
+
+def test_a_lease_is_lost_after_the_time_that_it_has_itself():
+    spec = _SPEC.model_copy(update={"lost_after_s": 5.0})
+    assert lease(spec, _HOST, silent_s=6).state() is LeaseState.LOST
+    assert lease(spec, _HOST, silent_s=4).state() is LeaseState.STARTING
+    assert lease(spec, _HOST, silent_s=6).state(9.0) is LeaseState.STARTING
+
+
+def test_a_lease_that_never_was():
+    assert lease(silent_s=1e9).why_ended == NEVER_STARTED
+    assert lease(silent_s=1e9).state(20.0) is LeaseState.LOST
+    assert lease(silent_s=1e9).state() is LeaseState.LOST
+    with pytest.raises(UnknownNameError, match="no lease 'demo-gpu-1' in leases"):
+        _ = lease(silent_s=1e9).spec
+
+
+@pytest.mark.parametrize(
+    ("files", "for_more", "expected"),
+    [
+        (lease(_SPEC, job=_WAITS), False, QueueWait("Slurm job 7 is pending", 99.0)),
+        (lease(_SPEC, job=_GONE), False, QueueWait()),
+        (lease(_SPEC, _HOST, job=_WAITS), False, QueueWait()),
+        (lease(_SPEC, _INFO, job=_WAITS), False, QueueWait()),
+        (lease(_SPEC, _CLOSED, _POOL), False, QueueWait()),
+        (lease(_SPEC, _HOST, _INFO, _POOL), False, QueueWait("node-1 is pending", 5.0)),
+        (lease(_SPEC, _HOST, _INFO, _ONE_NODE), False, QueueWait()),
+        (lease(_SPEC, _HOST, _INFO, _ONE_NODE), True, QueueWait("node-1 is pending", 5.0)),
+        (lease(_SPEC, _HOST, _INFO, PoolRecord()), True, QueueWait()),
+    ],
+)
+def test_what_a_lease_waits_for(files: LeaseFiles, for_more: bool, expected: QueueWait):
+    assert files.wait(for_more=for_more) == expected
+
+
+@pytest.mark.parametrize("damaged", [StepError("not a PoolRecord"), OSError(5, "not readable")])
+def test_a_file_that_cannot_be_read_counts_only_where_it_is_needed(damaged: Exception):
+    records = {LeaseSpec: _SPEC, HostRecord: _HOST, LeaseInfo: _INFO, PoolRecord: damaged}
+    files = LeaseFiles(folder=_FOLDER, records=records)
+    assert files.state() is LeaseState.READY
+    assert files.why_ended == ""
+    with pytest.raises(type(damaged), match="not "):
+        files.wait()
+    ended = LeaseFiles(folder=_FOLDER, records={**records, Ending: _CLOSED})
+    assert ended.wait() == QueueWait()
