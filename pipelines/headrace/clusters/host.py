@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 
 from headrace.batch.job_records import JOB_STARTED
 from headrace.clusters import lease_client
-from headrace.clusters.backends import LeaseLauncher, OpenCluster
+from headrace.clusters.backends import LeaseLauncher, OpenCluster, launcher_for
 from headrace.clusters.lease_files import write_heartbeat
 from headrace.clusters.lease_records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.clusters.lifetime import TIMED_OUT, LeaseClock, ends_at, why_close
