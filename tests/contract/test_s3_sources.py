@@ -14,7 +14,7 @@ from pyarrow import parquet
 from headrace.errors import DataError
 from headrace.objects.store import open_store
 from headrace.packing.samples import Access
-from headrace.packing.sources.open import open_source, settled
+from headrace.packing.sources.open import open_source, with_format
 from headrace.recipe.dataset import DatasetSpec
 from support.s3_servers import S3Server, new_bucket
 
@@ -98,14 +98,14 @@ def test_the_same_as_from_a_folder(tmp_path: Path, server: S3Server, form: str) 
     access = Access(s3=server.options)
     here = DatasetSpec.model_validate({"name": "x", "source": str(local), **more})
     there = here.model_copy(update={"source": url})
-    assert settled(there, access).format == settled(here).format
+    assert with_format(there, access).format == with_format(here).format
     near, far = open_source(here), open_source(there, access)
     expected, found = near.list_samples(), far.list_samples()
     assert [(r.path, r.label, r.num_bytes, r.where) for r in found] == [
         (r.path, r.label, r.num_bytes, r.where) for r in expected
     ]
     assert far.fields == near.fields
-    worker = open_source(settled(there, access), access, far.fields)
+    worker = open_source(with_format(there, access), access, far.fields)
     assert list(worker.read(found[::-1])) == list(near.read(expected[::-1]))
 
 

@@ -12,7 +12,7 @@ import soundfile
 from PIL import Image
 
 from headrace.packing.samples import Source
-from headrace.packing.sources.open import open_source, settled
+from headrace.packing.sources.open import open_source, with_format
 from headrace.recipe.dataset import DatasetSpec
 
 
@@ -58,4 +58,4 @@ def read_all(spec: DatasetSpec, step: int = 1) -> tuple[Source, list[Any]]:
     """Values as a worker reads them: the source opened again, with what the listing found."""
     listed = open_source(spec)
     refs = listed.list_samples()[::step]
-    return listed, list(open_source(settled(spec), fields=listed.fields).read(refs))
+    return listed, list(open_source(with_format(spec), fields=listed.fields).read(refs))

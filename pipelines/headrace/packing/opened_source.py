@@ -16,7 +16,7 @@ from headrace.packing.sample_table import SampleTable, shown
 from headrace.packing.samples import Access, Source
 from headrace.packing.sources.folder_layout import split_named
 from headrace.packing.sources.function import reader_code
-from headrace.packing.sources.open import open_source, settled
+from headrace.packing.sources.open import open_source, with_format
 from headrace.packing.target import PackTarget
 from headrace.recipe.dataset import DatasetSpec, PackField, PackSpec
 from headrace.recipe.recipe import Recipe
@@ -49,7 +49,7 @@ class OpenedSource:
     def of(cls, recipe: Recipe, site: Site, check: Check) -> OpenedSource:
         """The source of a recipe on a site."""
         access = Access.of(recipe, site)
-        dataset = settled(recipe.named_dataset, access)
+        dataset = with_format(recipe.named_dataset, access)
         source, code = open_source(dataset, access), reader_code(dataset, access)
         containers = source.containers(check)
         key = sources_key(dataset, recipe.pack, code, containers) if containers else ""

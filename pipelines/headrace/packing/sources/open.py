@@ -52,7 +52,7 @@ def open_source(spec: DatasetSpec, access: Access = NOTHING, fields: Fields = ()
     """The source of a recipe; cheap, so that workers may open it for every shard.
 
     Args:
-        spec: The recipe's dataset; workers should get that of `settled`.
+        spec: The recipe's dataset; workers should get that of `with_format`.
         access: What the site allows; `Access.of(recipe, site)`.
         fields: The fields that the listing found, on workers.
 
@@ -65,7 +65,7 @@ def open_source(spec: DatasetSpec, access: Access = NOTHING, fields: Fields = ()
     return cast("Source", make(spec, place, fields, access))
 
 
-def settled(spec: DatasetSpec, access: Access = NOTHING) -> DatasetSpec:
+def with_format(spec: DatasetSpec, access: Access = NOTHING) -> DatasetSpec:
     """The recipe's dataset with `format` decided and a local `source` absolute."""
     place = open_place(spec.source or "", access)
     source = spec.source or ""

@@ -10,7 +10,7 @@ from headrace.errors import DataError, RecipeError, TargetError, UserCodeError
 from headrace.objects.store import open_store
 from headrace.packing.pack_step import pack
 from headrace.packing.samples import Access, Unreadable
-from headrace.packing.sources.open import open_source, with_kept
+from headrace.packing.sources.open import open_source, with_format
 from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
@@ -72,7 +72,7 @@ def test_fields_of_a_function(tmp_path: Path) -> None:
     assert [(f.name, f.kind, f.dtype) for f in source.fields] == [
         ("x", "array", ""), ("name", "text", ""), ("n", "value", "int64"),
     ]  # fmt: skip
-    worker = open_source(with_kept(spec, access), access, source.fields)
+    worker = open_source(with_format(spec, access), access, source.fields)
     values = list(worker.read(refs))
     np.testing.assert_array_equal(values[1]["x"], np.full((2, 2), 5.0))
     assert values[1]["x"].dtype == np.dtype("<f8")
@@ -108,7 +108,7 @@ def test_the_same_from_s3(tmp_path, moto_server, moto_bucket, monkeypatch):
     refs = far.list_samples()
     assert [(ref.path, ref.label) for ref in refs] == [(f"a/{n}.dat", "a") for n in range(4)]
     found = []
-    for sample in open_source(with_kept(spec, access), access, far.fields).read(refs):
+    for sample in open_source(with_format(spec, access), access, far.fields).read(refs):
         (kept,) = scratch.rglob("*.dat")
         assert kept.name == f"{len(found)}.dat"
         found.append(sample)
@@ -127,7 +127,7 @@ def test_labels_beside_a_function(tmp_path: Path) -> None:
     (tmp_path / "raw" / "l.csv").write_text("path,label,more\n0.dat,7,a\n1.dat,8.5,b\n")
     source, spec, access = opened(tmp_path, ["1", "2"], index="l.csv", label_kind="value")
     refs = source.list_samples()
-    worker = open_source(with_kept(spec, access), access, source.fields)
+    worker = open_source(with_format(spec, access), access, source.fields)
     assert [list(sample) for sample in worker.read(refs)] == [["x", "name", "n", "label"]] * 2
     assert [sample["label"] for sample in worker.read(refs)] == [7.0, 8.5]
     classes, _, _ = opened(tmp_path, ["1", "2"], index="l.csv")

@@ -13,7 +13,7 @@ from pyarrow import parquet
 from headrace.errors import HeadraceError, RecipeError
 from headrace.packing.sample_table import SampleRef
 from headrace.packing.samples import Source, SourceField, Unreadable
-from headrace.packing.sources.open import open_source, with_kept
+from headrace.packing.sources.open import open_source, with_format
 from headrace.recipe.dataset import DatasetSpec
 
 
@@ -37,7 +37,7 @@ def listed(spec: DatasetSpec) -> tuple[Source, list[SampleRef]]:
 def read_again(spec: DatasetSpec, order: int = 1) -> list[object]:
     """Values as a worker reads them, the last first when `order` is -1."""
     source, refs = listed(spec)
-    return list(open_source(with_kept(spec), fields=source.fields).read(refs[::order]))
+    return list(open_source(with_format(spec), fields=source.fields).read(refs[::order]))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from headrace.files.manifest_file import read_manifest
 from headrace.packing.column_notes import remarks
 from headrace.packing.samples import Unreadable
 from headrace.packing.sources import lines
-from headrace.packing.sources.open import open_source, with_kept
+from headrace.packing.sources.open import open_source, with_format
 from headrace.recipe.dataset import DatasetSpec
 from headrace.shards.dataset import ShardedDataset
 
@@ -142,7 +142,7 @@ def quoted(text: str) -> str:
 
 def values_of(source: Path) -> dict[str, list[Any]]:
     """Values of all rows by field, as a worker reads them."""
-    spec = with_kept(DatasetSpec.model_validate({"name": "x", "source": str(source)}))
+    spec = with_format(DatasetSpec.model_validate({"name": "x", "source": str(source)}))
     listed = open_source(spec)
     refs = listed.list_samples()
     found = [*open_source(spec, fields=tuple(listed.fields)).read(refs)]
@@ -313,7 +313,7 @@ def test_a_worker_reads_a_file_as_all_files_were_listed(
     )
     listed = open_source(spec)
     refs = [ref for ref in listed.list_samples() if ref.path.startswith("b.")]
-    found = [*open_source(with_kept(spec), fields=tuple(listed.fields)).read(refs)]
+    found = [*open_source(with_format(spec), fields=tuple(listed.fields)).read(refs)]
     assert {name: [each[name] for each in found] for name in values} == values
 
 
@@ -338,7 +338,7 @@ def test_columns_that_are_not_named_may_hold_anything(
 def test_lists_that_only_a_later_file_has_keep_their_shape(tmp_path: Path) -> None:
     write(tmp_path / "in", "a.jsonl", ['{"n": 1}'], None)
     write(tmp_path / "in", "b.jsonl", ['{"n": 2, "box": [[1, 2], [3, 4]]}'], None)
-    spec = with_kept(DatasetSpec.model_validate({"name": "x", "source": str(tmp_path / "in")}))
+    spec = with_format(DatasetSpec.model_validate({"name": "x", "source": str(tmp_path / "in")}))
     listed = open_source(spec)
     refs = listed.list_samples()
     gone, found = open_source(spec, fields=tuple(listed.fields)).read(refs)
@@ -389,9 +389,9 @@ def test_tables_beside_samples_are_not_taken(tmp_path: Path) -> None:
     write(tmp_path / "in", "labels.csv", ["a.txt,1"], "file,label")
     (tmp_path / "in" / "a.txt").write_text("a text")
     spec = DatasetSpec.model_validate({"name": "x", "source": str(tmp_path / "in")})
-    assert with_kept(spec).format == "files"
+    assert with_format(spec).format == "files"
     (tmp_path / "in" / "a.txt").unlink()
-    assert with_kept(spec).format == "csv"
+    assert with_format(spec).format == "csv"
 
 
 def test_a_table_that_names_files_is_an_index(tmp_path: Path) -> None:

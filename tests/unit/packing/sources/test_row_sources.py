@@ -19,7 +19,7 @@ from headrace.packing.column_notes import note_texts
 from headrace.packing.samples import NOTHING, Source, Unreadable
 from headrace.packing.sources.arrow import HuggingFaceSource
 from headrace.packing.sources.hdf5 import Hdf5Source
-from headrace.packing.sources.open import open_source, with_kept
+from headrace.packing.sources.open import open_source, with_format
 from headrace.packing.sources.source_store import SourceStore
 from support.source_files import png, read_all, spec_of
 from support.stores import afar
@@ -86,7 +86,7 @@ def test_columns_are_fields(tmp_path: Path, form: str) -> None:
         save_to_disk(tmp_path / "d", table())
         tmp_path = tmp_path / "d"
     spec = spec_of(tmp_path, group_field="who")
-    assert with_kept(spec).format == form
+    assert with_format(spec).format == form
     source, values = read_all(spec, -1)
     assert [(f.name, f.kind, f.dtype or f.encoding) for f in source.fields] == [
         ("image", "image", ""), ("caption", "text", ""), ("weight", "value", "float32"),
@@ -220,7 +220,7 @@ def write_h5(path: Path, num: int = NUM, **more: Any) -> Path:
 def test_hdf5(tmp_path: Path, options: dict[str, Any], remote: bool) -> None:
     write_h5(tmp_path / "a.h5", **options)
     spec = spec_of(tmp_path, label_field="meta/kind")
-    assert with_kept(spec).format == "hdf5"
+    assert with_format(spec).format == "hdf5"
     source, values = read_all(spec, -1)
     if remote:
         source = Hdf5Source(spec, SourceStore(afar(tmp_path)), (), NOTHING)

@@ -10,7 +10,7 @@ import pytest
 from headrace.errors import DataError
 from headrace.packing.samples import Unreadable
 from headrace.packing.sources import tars
-from headrace.packing.sources.open import open_place, open_source, with_kept
+from headrace.packing.sources.open import open_place, open_source, with_format
 from support.source_files import npy, read_all, spec_of, write_tar
 from support.source_forms import members
 
@@ -22,7 +22,7 @@ def test_members_of_tar_files_are_files(tmp_path: Path) -> None:
     write_tar(tmp_path / "in" / "a.TAR", {"cat/1.png": b"a1" * 999, f"dog/{LONG}2.png": b"a2"})
     spec = spec_of(tmp_path, include=["**/*.png"])
     source, values = read_all(spec)
-    assert with_kept(spec).format == "tar"
+    assert with_format(spec).format == "tar"
     refs = source.list_samples()
     assert [(ref.path, ref.label, ref.num_bytes) for ref in refs] == [
         ("b.tar/dog/1.png", "dog", 2),
@@ -118,7 +118,7 @@ def test_webdataset(tmp_path: Path) -> None:
     write_tar(tmp_path / "0.tar", shard(0, 1))
     write_tar(tmp_path / "1.tar", shard(2))
     spec = spec_of(tmp_path)
-    assert with_kept(spec).format == "webdataset"
+    assert with_format(spec).format == "webdataset"
     source, values = read_all(spec)
     assert [(f.name, f.kind, f.encoding) for f in source.fields] == [
         ("jpg", "image", ""), ("seg.png", "image", ""), ("npy", "array", ""),
