@@ -19,7 +19,7 @@ from headrace.errors import BatchError, BudgetError, UserError
 from headrace.execution.reap import reap
 from headrace.files.atomic import write_record
 from headrace.files.lines import read_lines
-from headrace.leases.end_leases import settle
+from headrace.leases.end_leases import finalize
 from headrace.leases.run_leases import acquire
 from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
@@ -195,7 +195,7 @@ def test_machines_are_counted_when_a_lease_is_settled_or_later(
     row = open_ledger().lease(folder.lease_id)
     machines.append(_instance(100.0))
     other, of_other = _open_lease("cpu")
-    settle(other, open_ledger().lease(of_other.lease_id))
+    finalize(other, open_ledger().lease(of_other.lease_id))
     assert [each.machine_id for each in open_ledger().machines(run_id=other.run_id)] == ["i-1"]
 
     def silent(_self: Ec2Meter, _name: str) -> tuple[Machine, ...]:
@@ -203,7 +203,7 @@ def test_machines_are_counted_when_a_lease_is_settled_or_later(
 
     with monkeypatch.context() as patch:
         patch.setattr(Ec2Meter, "machines", silent)
-        settle(run, row)
+        finalize(run, row)
     assert open_ledger().machines(run_id=run.run_id) == ()
     reap(lambda _run: False, lambda _run, _step: False)
     (counted,) = open_ledger().machines(run_id=run.run_id)
