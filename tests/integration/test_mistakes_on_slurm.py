@@ -17,7 +17,7 @@ from headrace.clusters.backends import launcher_for
 from headrace.clusters.lease_files import LeaseFiles
 from headrace.errors import JobRefusedError
 from headrace.execution.execute import execute
-from headrace.files.layout import SiteFolder
+from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.load import BUILT_IN
@@ -137,11 +137,16 @@ def test_nodes_that_are_down_for_now_are_no_refusal(home: Path, slurm: DevSlurm)
     assert launcher_for("slurm").refusal(SiteFolder(home).lease("asked-1"), spec) == ""
 
 
+def _job_id(folder: LeaseFolder) -> str:
+    spec = lease_client.spec(folder)
+    return backend(spec.role.backend).find_job(folder, spec).split()[-1]
+
+
 def test_an_option_with_spaces_reaches_slurm_whole(tmp_path: Path, slurm: DevSlurm):
     role = Role(**_GANG, batch={**_BATCH, "options": ("--comment=two words",)})
     folder = SiteFolder(tmp_path).lease("spaced-1")
     lease_client.start(folder, lease_spec(folder, role))
-    job_id = lease_client.find_job(folder).split()[-1]
+    job_id = _job_id(folder)
     told = slurm.run("squeue", "--noheader", f"--jobs={job_id}", "--Format=comment:50")
     assert told.strip() == "two words"
     lease_client.end(folder)
@@ -149,7 +154,7 @@ def test_an_option_with_spaces_reaches_slurm_whole(tmp_path: Path, slurm: DevSlu
 
 def test_who_cancelled_a_job_is_told_in_place_of_the_signal(tmp_path: Path, slurm: DevSlurm):
     folder = opened(tmp_path, Role(**_GANG, batch=_BATCH), lease_id="cancelled-1")
-    slurm.run("scancel", lease_client.find_job(folder).split()[-1])
+    slurm.run("scancel", _job_id(folder))
     wait_for_state(folder, LeaseState.CLOSED, LEAVING_S)
     cause = wait_until(lambda: lease_client.cause(folder), LEAVING_S, "the cause", poll_s=0.5)
     assert "ended: cancelled" in cause.why

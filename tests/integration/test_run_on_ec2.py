@@ -24,7 +24,7 @@ from headrace.clusters.lease_records import HostRecord, Waiting
 from headrace.clusters.local import marked
 from headrace.clusters.pages import pages_of
 from headrace.errors import BudgetError
-from headrace.execution import execute, ticks
+from headrace.execution import decisions, ticks
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.rows import AttemptRecord
@@ -103,7 +103,7 @@ def test_same_weights_as_here_though_ec2_was_silent_and_members_of_the_gang_were
     While EC2 is silent, packing ends, its lease is closed and a gang is asked for.
     """
     monkeypatch.setattr(ec2_api, "_ATTEMPTS", 1)
-    monkeypatch.setattr(execute, "_SILENT_PAUSE_S", 0.5)
+    monkeypatch.setattr(decisions, "_SILENT_PAUSE_S", 0.5)
     ec2_api._client.cache_clear()
     ec2_sim.fill("c5.large")
     paced = PacedRun(home, "aws")
