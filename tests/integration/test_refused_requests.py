@@ -32,7 +32,10 @@ FORBIDDEN = (
     ("arguments", "expected"),
     [
         (["blob"], ["There is no recipe 'blob'", "Did you mean 'blobs'?"]),
-        (["no.yaml"], ["The recipe file 'no.yaml' does not exist", "The working folder is", "blobs"]),
+        (
+            ["no.yaml"],
+            ["The recipe file 'no.yaml' does not exist", "The working folder is", "blobs"],
+        ),
         (["blobs", "--site", "her"], ["There is no site 'her'", "Did you mean 'here'?"]),
         (
             ["blobs", "data.global_batchsize=8"],

@@ -27,7 +27,10 @@ USER, LOST = FailureClass.USER_ERROR, FailureClass.INFRASTRUCTURE
 FAILURES = {
     "raise": (USER, "objectives.value raised ValueError: no root of 0.5\n"),
     "exit": (USER, "objectives.value raised SystemExit: 3\n"),
-    "text": (USER, "objectives.value returned 'high' as the metric 'value', which is not a number\n"),
+    "text": (
+        USER,
+        "objectives.value returned 'high' as the metric 'value', which is not a number\n",
+    ),
     "nothing": (USER, "objectives.value returned None, which holds no metrics\n"),
     "memory": (FailureClass.OUT_OF_MEMORY, "MemoryError: Unable to allocate 8.00 GiB"),
     "pause": (FailureClass.TIMED_OUT, "The function stopped after step 2, just before the time"),
