@@ -60,7 +60,8 @@ def model_page(model: type[BaseModel], example: Path) -> str:
         model.__doc__ or "",
         f"A YAML file. `headrace schema {name.lower()}` writes its [JSON schema]"
         f"(schemas/{name.lower()}.schema.json), with which editors complete and check it.\n"
-        "`${oc.env:NAME,default}` stands for an environment variable, `${other.key}` for the value "
+        "`${oc.env:NAME,default}` stands for an environment variable as text, "
+        "`${oc.decode:${oc.env:NAME}}` for a number or switch in one, `${other.key}` for the value "
         "of another key.",
         f"In brackets are the kind of value and `= ` its default. Kinds of value:\n\n{words}",
     ]

@@ -6,13 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from headrace.recipe.base import Amount, AmountFrom0, Bytes, Count, Texts, no_credentials
-from headrace.record import Record
+from headrace.recipe.base import Amount, AmountFrom0, Bytes, Count, Settings, Texts, no_credentials
 
 Market = Literal["on-demand", "spot", "capacity-block"]
 
 
-class Ec2Options(Record):
+class Ec2Options(Settings):
     """Instances of backend `ec2`, which has no queue; credentials come from the environment."""
 
     region: str

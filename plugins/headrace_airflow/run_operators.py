@@ -87,10 +87,7 @@ def _without_trace(_logger: object, _method: str, event: dict[str, Any]) -> dict
 
 @contextmanager
 def told_to_airflow(context: Context) -> Iterator[None]:
-    """Turn errors of headrace and storage into Airflow's, with a trace of headrace's faults only.
-
-    Errors that no retry heals fail at once, with an XCom for the note of the DAG run.
-    """
+    """Turn errors into Airflow's: final ones with an XCom for the note, storage without a trace."""
     try:
         yield
     except (HeadraceError, MistakeError, OSError) as caught:

@@ -72,13 +72,13 @@ _OPTIONS = "{options: {cpp.march: native -wrapper /bin/sh}}"
 def test_what_is_passed_on_to_others_code_stays_as_the_file_says(word):
     """A compiler's options, given by REST, ran a command as the account of the lease."""
     for check in (check_overrides, lambda words: check_sweep(words, None)):
-        with pytest.raises(RecipeError, match="only a recipe's file may say"):
+        with pytest.raises(RecipeError, match="only a recipe's file may set"):
             check([word])
 
 
 def test_trials_added_on_the_page_of_a_suite_are_judged_alike():
     assert _split("model.lr=0.1,0.2 seed=3") == ["model.lr=0.1,0.2", "seed=3"]
-    with pytest.raises(RecipeError, match="only a recipe's file may say"):
+    with pytest.raises(RecipeError, match="only a recipe's file may set"):
         _split(f"'trainer.compile={_OPTIONS}'")
 
 

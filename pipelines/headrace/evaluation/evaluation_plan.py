@@ -43,7 +43,7 @@ class ShardTask:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeTask:
-    """Task of a node: to score a shard, or to conclude if there is no shard."""
+    """Task of a node: to score a shard, or to conclude without a shard."""
 
     step_folder: str
     env: Mapping[str, str]

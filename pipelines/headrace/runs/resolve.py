@@ -214,7 +214,7 @@ def _check_weights(recipe: Recipe, site: Site) -> None:
     role, wanted = site.roles[recipe.train.role], recipe.train.init_from
     if wanted is not None and not _is_there(wanted, role, site):
         raise RecipeError(
-            f"train.init_from is {wanted}, which does not exist",
+            f"train.init_from is {wanted}, which is not a file",
             "Name a checkpoint, a .safetensors file, or a run: RUN, RUN:best, RUN:last, RUN:STEP; "
             "`headrace runs` lists runs.",
         )

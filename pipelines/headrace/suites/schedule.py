@@ -209,9 +209,8 @@ class Queue:
     def heads(self) -> Iterator[tuple[int, float, Resources, frozenset[str]]]:
         """Yield the first trial of each line, the most urgent first.
 
-        Each has its number, expected seconds, needs and the machines that it avoids. If the caller
-        drops a trial, the next of its line follows. Otherwise the line is blocked, because all of
-        its trials have the same needs.
+        Each has its number, expected seconds, needs and the machines that it avoids. A line, whose
+        trials have the same needs, goes on only if the caller drops the trial.
         """
         heap = [(place, line) for line in list(self._lines) if (place := self._first(line))]
         heap.sort(key=lambda each: each[0], reverse=True)

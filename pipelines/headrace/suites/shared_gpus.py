@@ -1,8 +1,4 @@
-"""GPUs that trials share, on a node that other users share, too.
-
-The driver of a suite assigns places of GPUs. On machines without a queue, the first trial at a
-place claims a GPU, and the other trials at this place share the claim.
-"""
+"""GPUs that trials share: on machines without a queue, the first trial at a place claims one."""
 
 from __future__ import annotations
 

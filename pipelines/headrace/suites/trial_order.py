@@ -28,10 +28,7 @@ class Eta(Record):
 
 
 class TrialOrder:
-    """Orders the trials of a suite and estimates the remaining time.
-
-    This class keeps the order of the points, and expects the mean time of earlier trials.
-    """
+    """Keeps the order of the points, and expects the mean time of earlier trials for the others."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe

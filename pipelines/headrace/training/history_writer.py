@@ -36,10 +36,7 @@ _DIGITS = 4
 
 
 class KeepHistory(Callback):  # type: ignore[misc]
-    """Rank 0 writes the training's progress, the first rank of each node writes the node's usage.
-
-    Each rank writes its own usage. Rank 0 also replaces the progress of the launch, about once a
-    second from the start of training on.
+    """Each rank writes its usage, the first of a node also the node's, rank 0 the progress.
 
     Every validation and every end of an epoch adds a row with all metrics that the model logged.
     All ranks take part in it, because each may log its own; `metrics` are the last means.

@@ -191,7 +191,7 @@ def test_added_trials_are_checked_before_anybody_is_asked(suite: Run):
         "trainer.max_epoch=3": "max_epochs",
         "trainer.max_epochs=many": "max_epochs",
         "dataset.seed=3": "cannot differ between trials",
-        "~seed": "no value of a trial",
+        "~seed": "not a value of a trial",
         "model.learning_rat=3": "Did you mean 'learning_rate'",
         "train.init_from=/etc/passwd": "does not let recipes go",
         "model.lr=interval(1,2)": "An interval is not a value",

@@ -125,7 +125,11 @@ class Median(Judged):
 
 @pytest.mark.parametrize(
     ("model", "words"),
-    [(Wrapped, "no attribute of the model"), (Twice, "'a'.* once by sum"), (Median, "reduce_fx")],
+    [
+        (Wrapped, "not an attribute of"),
+        (Twice, "'a'.* once by sum"),
+        (Median, "reduce_fx"),
+    ],
 )
 def test_what_cannot_be_honoured_is_named(split, model, words):
     with pytest.raises(UserCodeError, match=words):

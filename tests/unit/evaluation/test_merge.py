@@ -39,7 +39,7 @@ def test_sorted_by_sample_id_whatever_the_order():
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        ([part(0, 1, 2)], r"Of 5 samples not each .* once: 2 missing \(sample ids 3, 4\)"),
+        ([part(0, 1, 2)], r"Not all of 5 samples .* once: 2 missing \(sample ids 3, 4\)"),
         ([part(0, 1, 2), part(2, 3, 4)], "1 counted more than once \\(sample ids 2\\)"),
         ([part(0, 1, 1, 3, 4)], "1 missing .*2.*; 1 counted more than once .*1"),
         ([part(*range(5)), part(77)], "1 not of this split \\(sample ids 77\\)"),

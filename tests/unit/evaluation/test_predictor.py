@@ -281,7 +281,7 @@ def test_bad_checkpoints_are_told_apart(tmp_path):
     (tmp_path / "cut.ckpt").write_bytes(content[: len(content) // 2])
     for name, words in (
         ("none", "is missing"), ("bad", "is damaged"), ("cut", "is damaged"),
-        ("list", "no checkpoint of Lightning"),
+        ("list", "not a checkpoint of Lightning"),
     ):  # fmt: skip
         with pytest.raises(StepError, match=words):
             read_checkpoint(tmp_path / f"{name}.ckpt")

@@ -30,15 +30,15 @@ def test_sources_are_kept_as_they_are_written(headrace_home, tmp_path):
 @pytest.mark.parametrize(
     ("secrets", "told"),
     [
-        ("hunter2", "write VARIABLE: SOURCE"),
-        (["hunter2"], "write VARIABLE: SOURCE"),
-        ({"KEY": "hunter2"}, "the source of KEY is none of airflow:CONNECTION.FIELD"),
-        ({"KEY": 1234567}, "the source of KEY is none of"),
-        ({"KEY": {"env": "hunter2"}}, "the source of KEY is none of"),
-        ({"KEY": "env:hunter-2"}, "the source of KEY"),
-        ({"KEY": "airflow:hunter2"}, "the source of KEY"),
-        ({"KEY": "file:"}, "the source of KEY"),
-        ({"MY KEY": "env:KEY"}, "'MY KEY' is not a name of an environment variable"),
+        ("hunter2", "secrets: give a mapping, each airflow:CONNECTION.FIELD"),
+        (["hunter2"], "secrets: give a mapping, each airflow:CONNECTION.FIELD"),
+        ({"KEY": "hunter2"}, r"secrets.KEY: give airflow:CONNECTION.FIELD, env:VARIABLE or"),
+        ({"KEY": 1234567}, r"secrets.KEY: give airflow:"),
+        ({"KEY": {"env": "hunter2"}}, r"secrets.KEY: give airflow:"),
+        ({"KEY": "env:hunter-2"}, r"secrets.KEY: give airflow:"),
+        ({"KEY": "airflow:hunter2"}, r"secrets.KEY: give airflow:"),
+        ({"KEY": "file:"}, r"secrets.KEY: give airflow:"),
+        ({"MY KEY": "env:KEY"}, "give another name for the key"),
     ],
 )
 def test_what_is_no_source_may_be_a_secret_and_is_not_shown(headrace_home, tmp_path, secrets, told):

@@ -87,7 +87,7 @@ def test_a_key_leads_to_a_place(key, place):
     ],
 )
 def test_what_goes_to_code_of_others_stays_as_the_file_says(override):
-    with pytest.raises(RecipeError, match="only a recipe's file may say"):
+    with pytest.raises(RecipeError, match="only a recipe's file may set"):
         check_from_outside([override])
 
 
@@ -121,5 +121,5 @@ def test_no_spelling_of_a_key_sets_code(key):
 
 @pytest.mark.parametrize("key", ["[trainer][extra]", "trainer[extra]", "[trainer].extra"])
 def test_no_spelling_of_a_key_leaves_its_rule(key):
-    with pytest.raises(RecipeError, match="only a recipe's file may say"):
+    with pytest.raises(RecipeError, match="only a recipe's file may set"):
         check_from_outside([f"{key}.plugins=a"])

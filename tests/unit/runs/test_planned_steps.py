@@ -256,10 +256,10 @@ def test_weights_to_begin_with_that_are_missing_are_told_before_anything_starts(
 ) -> None:
     laptop, wanted = load_site("laptop"), f"train.init_from={tmp_path / 'a.ckpt'}"
     source = f"dataset.source={tmp_path}"
-    with pytest.raises(RecipeError, match="which is no file"):
+    with pytest.raises(RecipeError, match="which is not a file"):
         resolve(load_recipe("digits", [wanted, source]), laptop, "train", is_from_terminal=True)
     (tmp_path / "a.ckpt").mkdir()
-    with pytest.raises(RecipeError, match="which is no file"):
+    with pytest.raises(RecipeError, match="which is not a file"):
         resolve(load_recipe("digits", [wanted, source]), laptop, "train", is_from_terminal=True)
     seal(tmp_path / "a.ckpt", {})
     assert resolve(load_recipe("digits", [wanted, source]), laptop, "train", is_from_terminal=True)

@@ -187,7 +187,7 @@ def test_several_objectives_have_a_front(sampler):
     ("recipe", "message"),
     [
         (lambda: recipe_of("tpe", "asha", TWO), "pruner needs a single objective"),
-        (lambda: recipe_of("tpe", "asha", "suite.seeds=2"), "without folds and seeds"),
+        (lambda: recipe_of("tpe", "asha", "suite.seeds=2"), "excludes folds and seeds"),
         (lambda: recipe_of("tpe", "none", "trainer.monitor=null"), "set trainer.monitor"),
         (lambda: recipe_of("hill"), "sampler"),
     ],

@@ -122,7 +122,7 @@ def test_one_trial_of_a_suite_waits_in_line_and_others_behind_it(
         threads.append(threading.Thread(target=wait, args=((1,), behind)))
         threads[1].start()
         wait_until(behind.waits.exists, 30, "the second to wait")
-        assert "behind another trial" in behind.waits.read_text()
+        assert "after another trial" in behind.waits.read_text()
         assert len(other.others()) == 1
         stop.set()
         for thread in threads:
