@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError, create_model
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, create_model
 
 from headrace.errors import shortened
 from headrace.recipe.base import TARGET, Count, CountFrom0, Fraction, Settings
@@ -33,10 +33,14 @@ _NO_TRAINING = {
 }
 """Arguments that end or replace the recipe's training, and how; their defaults may be written."""
 
-Precision = Literal[
-    "64-true", "32-true", "16-true", "bf16-true", "16-mixed", "bf16-mixed", "transformer-engine",
-    "transformer-engine-float16", "64", "32", "16", "bf16",
+Precision = Annotated[
+    Literal[
+        "64-true", "32-true", "16-true", "bf16-true", "16-mixed", "bf16-mixed",
+        "transformer-engine", "transformer-engine-float16", "64", "32", "16", "bf16",
+    ],
+    BeforeValidator(lambda bits: str(bits) if type(bits) is int else bits),
 ]  # fmt: skip
+"""Precision by Lightning's names; 16, 32 and 64 may be numbers, as for Lightning."""
 
 STRATEGIES = (
     "auto", "fsdp", "fsdp_cpu_offload", "single_device", "deepspeed", "deepspeed_stage_1",

@@ -85,12 +85,17 @@ DURATIONS = {
         ("pack.shard_bytes=true", "got true"),
         ("pack.shard_bytes=1.5", "got 1.5"),
         ("dataset.splits.train='0.8'", "got '0.8'"),
-        ("trainer.precision=32", "give one of '64-true'"),
+        ("trainer.precision=8", "give one of '64-true'"),
+        ("trainer.precision=true", "give one of '64-true'"),
     ],
 )
 def test_the_message_names_key_type_and_value(override, words):
     with pytest.raises(RecipeError, match=words):
         load_recipe("digits", [override])
+
+
+def test_precision_may_be_a_number_as_for_lightning():
+    assert load_recipe("digits", ["trainer.precision=32"]).trainer.precision == "32"
 
 
 def test_text_for_a_number_has_the_way_out():
