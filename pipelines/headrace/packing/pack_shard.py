@@ -136,8 +136,8 @@ def _pack(task: PackTask) -> PackedShard:
             builder.add(block)
         shard = None
         if len(builder):
-            told: dict[str, Any] = {"file": plan.file, "split": plan.split, "fold": plan.fold}
-            shard = ShardInfo(**told, **vars(builder.finish()), num_samples=len(builder))
+            place: dict[str, Any] = {"file": plan.file, "split": plan.split, "fold": plan.fold}
+            shard = ShardInfo(**place, **vars(builder.finish()), num_samples=len(builder))
     encodings = {name: tuple(sorted(met)) for name, met in collector.encodings.items()}
     return PackedShard(
         pack_key=task.pack_key,
@@ -209,7 +209,7 @@ def merge(
 
 
 def check_quarantine(manifest: Manifest, max_share: float) -> None:
-    """Refuse a dataset of which too many samples could not be read."""
+    """Refuse a dataset if too many of its samples could not be read."""
     num_bad = len(manifest.quarantined)
     total = num_bad + manifest.num_samples
     if num_bad > max_share * total:
@@ -243,7 +243,7 @@ def _by_field(plan: PackPlan, parts: Iterable[Mapping[str, T]]) -> dict[str, lis
     """What shards tell of each field, by its name, where any does."""
     every = list(parts)
     found = {info.name: [p[info.name] for p in every if info.name in p] for info in plan.fields}
-    return {name: told for name, told in found.items() if told}
+    return {name: each for name, each in found.items() if each}
 
 
 def _changes(packed: Sequence[PackedShard]) -> list[str]:

@@ -46,7 +46,7 @@ class _Note:
     def watch(self) -> None:
         self.watched, clock = threading.Event(), time.pthread_getcpuclockid(threading.get_ident())
         watch = threading.Thread(target=self._look, args=(self.watched, clock), daemon=True)
-        with suppress(RuntimeError):  # there is no memory for a thread
+        with suppress(RuntimeError):  # no memory is left for a thread
             watch.start()
 
     def _look(self, ends: threading.Event, clock: int) -> None:

@@ -89,7 +89,7 @@ def check_field_name(name: str, column: str) -> None:
 
 
 def is_text_sample(path: str) -> bool:
-    """Whether a file is a text that may be a sample: not one that tells of the others."""
+    """Whether a file is a text that may be a sample, not a text about the others."""
     return suffix_of(path) == ".txt" and not _ABOUT.fullmatch(path.rpartition("/")[2])
 
 
@@ -131,7 +131,7 @@ def containers(
 
 
 def matching(files: Sequence[StoredFile], place: str, include: Sequence[str]) -> list[StoredFile]:
-    """The containers whose paths match a pattern; all when there is no pattern."""
+    """Return the containers whose paths match a pattern; all if none is given."""
     if not include:
         return list(files)
     matches = matcher(include)
