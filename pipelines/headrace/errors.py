@@ -61,8 +61,7 @@ class HeadraceError(Exception):
     """
 
     failure_class: ClassVar[FailureClass] = FailureClass.INFRASTRUCTURE
-    exit_code = 0
-    """Exit code of the process that it is about, or minus the number of a signal."""
+    exit_code = 0  # of the process that it is about, or minus the number of a signal
 
     def __init__(self, what: str, hint: str = "") -> None:
         what, hint = (

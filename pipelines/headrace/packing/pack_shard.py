@@ -109,7 +109,7 @@ def pack_shard(task: PackTask) -> PackedShard:
     done = recorded(folder, task.file, task.pack_key)
     if done is not None and (done.shard is None or target.has(done.shard)):
         return done
-    packed = noted(_pack, task, folder.reading_file(task.file))
+    packed: PackedShard = noted(_pack, task, folder.reading_file(task.file))
     if packed.shard is not None:
         target.send(task.file)
     text = packed.model_dump_json()

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from headrace.clusters.cancellable_call import wanted
 from headrace.errors import WorkerLostError
@@ -25,8 +25,6 @@ from headrace.processes.working_folder import python_module
 from headrace.steps.mailbox import fault_of
 
 _MOST_S, _LOOK_S = 5.0, 0.5
-_Task = TypeVar("_Task")
-_Result = TypeVar("_Result")
 _here = threading.local()
 
 
@@ -46,7 +44,7 @@ class _Note:
     def watch(self) -> None:
         self.watched, clock = threading.Event(), time.pthread_getcpuclockid(threading.get_ident())
         watch = threading.Thread(target=self._look, args=(self.watched, clock), daemon=True)
-        with suppress(RuntimeError):  # there is no memory for a thread
+        with suppress(RuntimeError):  # no memory is left for a thread
             watch.start()
 
     def _look(self, ends: threading.Event, clock: int) -> None:
@@ -98,7 +96,7 @@ def limited() -> Iterator[None]:
         note.until_s = math.inf
 
 
-def noted(work: Callable[[_Task], _Result], task: _Task, note: Path) -> _Result:
+def noted(work: Callable[[Any], object], task: object, note: Path) -> Any:
     """Call a function that reads; if an earlier process died as it read, in a program of its own.
 
     Raises:
@@ -110,15 +108,14 @@ def noted(work: Callable[[_Task], _Result], task: _Task, note: Path) -> _Result:
     program = Child(name="reading", command=python_module(__name__), log=log)
     process = CallServer(start_program)
     try:
-        found: _Result = process.call(program, (_noted, work, task, note), wanted)
+        return process.call(program, (_noted, work, task, note), wanted)
     except WorkerLostError as lost:
         raise fault_of(note, lost.exit_code) or lost from lost
     finally:
         process.end()
-    return found
 
 
-def _noted(work: Callable[[_Task], _Result], task: _Task, note: Path) -> _Result:
+def _noted(work: Callable[[Any], object], task: object, note: Path) -> object:
     with noting(note):
         return work(task)
 

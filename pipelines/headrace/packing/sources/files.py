@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from headrace.errors import DataError, RecipeError
 from headrace.fields.field_kind import Kind, kind_of_suffix
 from headrace.objects.protocol import Check, StoredFile
-from headrace.packing.sample_table import SampleRef, files_of
+from headrace.packing.sample_table import SampleRef, files_of, shown
 from headrace.packing.samples import SourceField
 from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
@@ -22,7 +22,6 @@ _DECOMPRESSED_BY = {
     ".zip": "unzip", ".7z": "7z x", ".rar": "unrar x",
 }  # fmt: skip
 _ARCHIVES = (".tgz", ".zip", ".7z", ".rar")
-_NUM_NAMED = 8
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
 
 _ABOUT = re.compile(r"(readme|licen[cs]e|copying|notice)([-_.].*)?\.txt", re.IGNORECASE)
@@ -60,10 +59,8 @@ def rows_as_samples(path: str) -> str:
 def left_out(counts: Counter[str]) -> tuple[str, ...]:
     """Return a note on files that are no samples, by ending; none if there are none."""
     ordered = sorted((-count, ending) for ending, count in counts.items() if count)
-    names = [f"{-count:,} {ending}" for count, ending in ordered[:_NUM_NAMED]]
-    others = -sum(count for count, _ in ordered[_NUM_NAMED:])
-    names += [f"{others:,} others"] if others else []
-    return (f"files left out: {', '.join(names)}",) if names else ()
+    names = [f"{-count:,} {ending}" for count, ending in ordered]
+    return (f"files left out: {shown(names)}",) if names else ()
 
 
 def ways_in(place: SourceStore, paths: Iterable[str]) -> set[str]:
@@ -89,7 +86,7 @@ def check_field_name(name: str, column: str) -> None:
 
 
 def is_text_sample(path: str) -> bool:
-    """Whether a file is a text that may be a sample: not one that tells of the others."""
+    """Whether a file is a text that may be a sample, not a text about the others."""
     return suffix_of(path) == ".txt" and not _ABOUT.fullmatch(path.rpartition("/")[2])
 
 
@@ -131,7 +128,7 @@ def containers(
 
 
 def matching(files: Sequence[StoredFile], place: str, include: Sequence[str]) -> list[StoredFile]:
-    """The containers whose paths match a pattern; all when there is no pattern."""
+    """Return the containers whose paths match a pattern; all if none is given."""
     if not include:
         return list(files)
     matches = matcher(include)

@@ -57,7 +57,7 @@ def open_source(spec: DatasetSpec, access: Access = NOTHING, fields: Fields = ()
         fields: The fields that the listing found, on workers.
 
     Raises:
-        RecipeError: There is no such source, or its form is not clear.
+        RecipeError: The source does not exist, or its form is not clear.
     """
     place = open_place(spec.source or "", access)
     module, _, name = _FORMS[_form_of(spec, place)].partition(".")
@@ -123,7 +123,7 @@ def open_place(source: str, access: Access = NOTHING) -> SourceStore:
     """Where the files of a folder or URL lie, or a container file in one.
 
     Raises:
-        RecipeError: There is no such source.
+        RecipeError: The source does not exist.
     """
     if is_remote(source):
         prefix, _, only = source.rstrip("/").rpartition("/")

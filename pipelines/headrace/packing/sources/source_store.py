@@ -31,7 +31,7 @@ HIDDEN = re.compile(
 )  # beside names with a dot
 
 Wanted = Callable[[str], object]
-"""Tells by its path whether a file counts."""
+"""Whether a file counts, by its path."""
 
 
 class SourceStore:
@@ -91,7 +91,7 @@ class SourceStore:
         return True
 
     def stat(self, path: str) -> StoredFile | None:
-        """One file; None when there is no such file."""
+        """Return one file; None if it does not exist."""
         return self.store.stat(path)
 
     def unchanged(self, path: str, version: str) -> StoredFile:

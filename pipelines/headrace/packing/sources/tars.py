@@ -67,11 +67,11 @@ def members(place: SourceStore, file: StoredFile, stream: BinaryIO) -> Iterator[
 
 
 def _plain_members(stream: BinaryIO, offset: int) -> tuple[list[Member], int]:
-    """Files that need no more than their own header, which tarfile takes ten times as long for.
+    """Return files whose own headers say all, which tarfile takes ten times as long for.
 
     Returns:
-        Those at an offset, up to the first that is not such a one, or some of them; and where the
-        next header is.
+        The files at an offset, up to the first of another kind, or some of them; and the offset of
+        the next header.
     """
     headers: list[bytes] = []
     found: list[Member] = []
@@ -96,11 +96,11 @@ def _plain_members(stream: BinaryIO, offset: int) -> tuple[list[Member], int]:
 def _num_plain(headers: Sequence[bytes]) -> int:
     """How many of the first headers are whole, and those of plain files with short names."""
     table = np.frombuffer(b"".join(headers), dtype=np.uint8).reshape(-1, _BLOCK_BYTES)
-    told = table[:, _CHECKSUM : _CHECKSUM + 8]
-    sums = table.sum(axis=1, dtype=np.int64) - told.sum(axis=1, dtype=np.int64) + 8 * ord(" ")
-    digits = told[:, :6].astype(np.int64) - ord("0")
+    stored = table[:, _CHECKSUM : _CHECKSUM + 8]
+    sums = table.sum(axis=1, dtype=np.int64) - stored.sum(axis=1, dtype=np.int64) + 8 * ord(" ")
+    digits = stored[:, :6].astype(np.int64) - ord("0")
     right = ((digits >= 0) & (digits < 8)).all(axis=1) & (digits @ 8 ** np.arange(6)[::-1] == sums)
-    right &= told[:, 6] & 0xDF == 0  # zero or a space, as tarfile asks for
+    right &= stored[:, 6] & 0xDF == 0  # zero or a space, as tarfile asks for
     plain = right & (table[:, _KIND] == ord("0")) & (table[:, _PREFIX] == 0)
     return len(plain) if plain.all() else int(plain.argmin())
 

@@ -1,4 +1,4 @@
-"""WebDataset shards: tar files of which members with the same key are one sample."""
+"""WebDataset shards: tar files; members with the same key are one sample."""
 
 from __future__ import annotations
 
@@ -111,10 +111,10 @@ class WebDatasetSource:
         if self._labels == "class" and not self._label_needed:
             self._labels = "class" if self._label_key in first else "none"
         if not self._keys:
-            told = {name for name in self._roles.values() if name}
+            taken = {name for name in self._roles.values() if name}
             if self._labels != "none":
-                told.add(self._label_key)
-            names = [name for name in first if name not in told]
+                taken.add(self._label_key)
+            names = [name for name in first if name not in taken]
             names.sort(key=lambda name: kind_of(f".{name}").is_text)  # these come last
             self._keys = {name: name for name in names}
         if not self._keys:
