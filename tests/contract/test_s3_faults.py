@@ -268,7 +268,7 @@ def test_a_server_that_is_away_is_told(s3_credentials: None) -> None:
 def test_an_endpoint_with_a_password_is_not_shown(s3_credentials, monkeypatch):
     """One of the environment; that of a site is refused when it is loaded."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://me:hidden@127.0.0.1:{find_free_port()}")
-    with pytest.raises(StoreAccessError, match="holds a user or password") as caught:
+    with pytest.raises(StoreAccessError, match="contains a user or password") as caught:
         open_store("s3://bucket", StoreOptions(max_attempts=1)).read("a")
     assert "hidden" not in str(caught.value)
 

@@ -110,7 +110,7 @@ def test_an_unknown_host_key_and_an_unknown_user_key_are_told(login_node: LoginN
 
 def test_a_folder_that_others_may_enter_is_not_used(login_node: LoginNode):
     (login_node.folder / "ssh").mkdir(mode=0o755)
-    with pytest.raises(LoginError, match="nobody else may enter"):
+    with pytest.raises(LoginError, match="only you may enter"):
         login_node.commands().run(("true",))
 
 

@@ -30,7 +30,7 @@ _MEANT_FOR = {
     DAG_ID: "pack if needed, stage, train, evaluate",
     PACK_DAG_ID: "Pack raw samples into a dataset of HDF5 shards",
     "headrace_suite": "many trials of one recipe, packed once, on one lease",
-    "headrace_reaper": "do not pause it",
+    "headrace_reaper": "Do not trigger or pause it",
 }
 """Words of the documentation that the web UI shows of each DAG."""
 _GENEROUS_MS = 120_000.0

@@ -152,7 +152,7 @@ def test_the_workspace_is_gone_after_an_error(tmp_path):
 def test_no_room_and_no_folder_are_told_before_anything_is_written(tmp_path):
     with pytest.raises(StorageFullError, match="Lower --total"), workspace(tmp_path, 2**60):
         pass
-    with pytest.raises(UserError, match="is no folder"), workspace(tmp_path / "no", 1):
+    with pytest.raises(UserError, match="is not a folder"), workspace(tmp_path / "no", 1):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -194,7 +194,7 @@ def test_a_machine_is_told_with_its_versions_and_whether_it_is_busy():
     ("ask", "told"),
     [
         (lambda: read(decode="bmp"), "Valid: jpeg"),
-        (lambda: read(total="much"), "'much' is no number of bytes"),
+        (lambda: read(total="much"), "'much' is not a number of bytes"),
         (lambda: s3(work="pack,pakc"), r"'pakc' is not known\n.*pack, stage, upload"),
     ],
 )
