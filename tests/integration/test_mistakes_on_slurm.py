@@ -139,7 +139,7 @@ def test_nodes_that_are_down_for_now_are_no_refusal(home: Path, slurm: DevSlurm)
 
 def _job_id(folder: LeaseFolder) -> str:
     spec = lease_client.spec(folder)
-    return backend(spec.role.backend).find_job(folder, spec).split()[-1]
+    return launcher_for(spec.role.backend).find_job(folder, spec).split()[-1]
 
 
 def test_an_option_with_spaces_reaches_slurm_whole(tmp_path: Path, slurm: DevSlurm):
