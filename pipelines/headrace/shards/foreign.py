@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeAlias
@@ -43,6 +45,28 @@ class ForeignColumn:
     """Samples."""
 
 
+class _CollectorPause:
+    """Pauses Python's garbage collector while files are open that are read through Python.
+
+    h5py holds its lock while such a file's thread of network reads is waited for; a collection in
+    that thread that frees an object of h5py waits for the lock, for ever.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._num_open = 0
+        self._was_enabled = False
+
+    def change(self, step: int) -> None:
+        with self._lock:
+            self._was_enabled = self._was_enabled if self._num_open else gc.isenabled()
+            self._num_open += step
+            (gc.enable if self._was_enabled and not self._num_open else gc.disable)()
+
+
+_PAUSE = _CollectorPause()
+
+
 class ForeignFile:
     """An HDF5 file, opened for reading; a context manager.
 
@@ -55,11 +79,16 @@ class ForeignFile:
     def __init__(self, source: Path | BinaryIO, name: str, limited: Limit = nullcontext) -> None:
         self._limited = limited
         self._name = name
-        with self._placed(""):
-            self._file = h5py.File(source, "r", locking=False)
-            is_shard = FORMAT_ATTRIBUTE in self._file.attrs
+        with ExitStack() as stack:
+            if not isinstance(source, Path):
+                _PAUSE.change(1)
+                stack.callback(_PAUSE.change, -1)
+            with self._placed(""):
+                self._file = stack.enter_context(h5py.File(source, "r", locking=False))
+                is_shard = FORMAT_ATTRIBUTE in self._file.attrs
+            self._open = stack.pop_all()
         if is_shard:
-            self._file.close()
+            self._open.close()
             raise DataError(
                 f"{name} is a shard that headrace packed",
                 "Set dataset.path to the folder of its manifest.json, instead of dataset.source.",
@@ -69,7 +98,7 @@ class ForeignFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        self._open.close()
 
     def columns(self) -> Mapping[str, ForeignColumn]:
         """Return datasets by path, those in groups as `group/name`.

@@ -1,7 +1,10 @@
 """Parquet, Hugging Face and HDF5: rows are samples, columns are fields."""
 
+import gc
+import io
 import itertools
 import json
+import threading
 import tracemalloc
 from collections import Counter
 from pathlib import Path
@@ -21,6 +24,7 @@ from headrace.packing.sources.arrow import HuggingFaceSource
 from headrace.packing.sources.hdf5 import Hdf5Source
 from headrace.packing.sources.open import open_source, with_format
 from headrace.packing.sources.source_store import SourceStore
+from headrace.shards.foreign import ForeignFile
 from support.source_files import png, read_all, spec_of
 from support.stores import afar
 
@@ -393,6 +397,37 @@ def test_rows_of_a_shard_are_read_once_or_a_few_times(tmp_path, monkeypatch, for
         ref.where[0] * (500 if form == "parquet" else 0) + ref.where[1] for ref in refs
     ]
     assert read["rows"] <= 3 * num_rows
+
+
+class Collecting(io.BytesIO):
+    """A file that another thread reads, as those of S3 are; that thread needs a new object."""
+
+    def readinto(self, buffer: Any) -> int:
+        made: list[int] = []
+
+        def read() -> None:
+            made.extend([id([]) for _ in range(5_000)])
+            if gc.isenabled():
+                gc.collect()
+
+        thread = threading.Thread(target=read, daemon=True)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive(), "the thread that reads waits for HDF5's lock"
+        return super().readinto(buffer)
+
+
+def test_no_collection_of_garbage_waits_for_the_lock_of_hdf5(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(5)
+    with h5py.File(tmp_path / "a.h5") as file:
+        garbage: list[Any] = [file["x"], file["x"].id]
+        garbage.append(garbage)
+        del garbage
+    with ForeignFile(Collecting((tmp_path / "a.h5").read_bytes()), "a.h5") as found:
+        assert list(found.rows("x", [4, 0])) == [4, 0]
+        assert not gc.isenabled()
+    assert gc.isenabled()
 
 
 def traced_peak_bytes(source: Source, refs: list[Any]) -> int:
