@@ -72,7 +72,7 @@ def test_a_price_that_nobody_knows_is_told(headrace_home: Path, file: str):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ((), "The trials. durations are missing"),
+        ((), "The trials' durations are missing"),
         (("digits",), "No earlier run shows how long digits takes on laptop"),
         (("FILE", "--duration", "1h"), "given twice"),
         (("FILE", "--nodes", "1,x"), "--nodes is '1,x'"),
