@@ -46,10 +46,10 @@ class ForeignColumn:
 
 
 class _CollectorPause:
-    """Pauses Python's garbage collector while files are open that are read through Python.
+    """Pauses Python's garbage collector while h5py reads files through Python objects.
 
-    h5py holds its lock while such a file's thread of network reads is waited for; a collection in
-    that thread that frees an object of h5py waits for the lock, for ever.
+    h5py holds its lock while it waits for the thread that reads from the network. A collection in
+    that thread that frees an object of h5py would wait for this lock: neither would go on.
     """
 
     def __init__(self) -> None:
