@@ -41,7 +41,7 @@ def test_a_script_for_torchrun_runs_unchanged_and_goes_on_after_kill_9(place: Pl
     plan = place.shown("plan", "letters", "--site", "here")
     words(plan.output, "gpu: gang of 1 node, 2 ranks each, on local, for train\n")
     words(plan.output, "nothing is packed or staged: the recipe has no dataset")
-    words(plan.output, "how long train will take here; run it once, with arguments")
+    words(plan.output, "how long train will take here; run it once with arguments")
 
     done = place.run("letters", f"train.args={json.dumps(arguments)}")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -79,7 +79,7 @@ def test_what_has_ended_is_not_run_again(place: Place) -> None:
     os.killpg(command.pid, signal.SIGINT)
     assert command.wait(_LONG_S) == 1
     shown = (place.home / "output.log").read_text()
-    words(shown, "The ledger", "cannot be used", "headrace lease adopt")
+    words(shown, "The ledger", "was removed", "headrace lease adopt")
     words(shown, "best loss")  # as `headrace status` tells it
     place.wait_for_quiet()
     (place.home / "go-4").touch()

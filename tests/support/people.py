@@ -125,7 +125,8 @@ def _make_python(folder: Path) -> None:
     _run(base, "-m", "venv", "--without-pip", str(folder))
     (packages,) = folder.glob("lib/python3*/site-packages")
     code = _opened(Path(headrace.__file__).parents[1], folder / "code")
-    places = [_opened(Path(each), folder / "packages") for each in site.getsitepackages()]
+    installed = [each for each in map(Path, site.getsitepackages()) if each.is_dir()]
+    places = [_opened(each, folder / "packages") for each in installed]
     lines = [f"import sys; sys.path.insert(0, {str(code)!r})"]
     lines += [f"import site; site.addsitedir({str(each)!r})" for each in places]
     (packages / "of_the_tests.pth").write_text("\n".join(lines))
