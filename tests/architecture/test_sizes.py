@@ -20,7 +20,7 @@ BUDGETS = {
     "headrace/execution": 1249,
     "headrace/fields": 967,
     "headrace/files": 1818,
-    "headrace/leases": 406,
+    "headrace/leases": 407,
     "headrace/ledger": 2239,
     "headrace/objects": 1486,
     "headrace/packing": 8191,

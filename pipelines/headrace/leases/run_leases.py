@@ -201,7 +201,8 @@ def _is_usable(run: Run, record: LeaseRecord) -> bool:
     if not is_there(folder.spec):  # the caller before ended ahead of the start, or it is removed
         attempts = open_ledger().attempts(run.run_id)
         has_begun = record.lease_id in {each.lease_id for each in attempts}
-        return record.state is LeaseState.STARTING and not has_begun
+        if not is_there(folder.spec):  # else another caller has started it meanwhile
+            return record.state is LeaseState.STARTING and not has_begun
     return sure_state(folder, run.site.limits.lost_after).is_active
 
 

@@ -218,6 +218,19 @@ def test_what_fails_in_the_same_way_again_blames_no_node(
     assert bad_nodes(run, rows) == (("n1",) if is_blamed else ())
 
 
+def test_a_lease_that_another_caller_starts_just_now_is_not_given_up(run, lease_id, monkeypatch):
+    """Its files are looked for, are made, and the first attempt is entered: in this order."""
+    attempt_row_of(run, "pack", lease_id)
+    there = [False]  # the first look comes before the files
+
+    def looked_for(file):
+        return there.pop() if file.name == "spec.json" and there else file.exists()
+
+    monkeypatch.setattr(run_leases, "is_there", looked_for)
+    assert run_leases.current(run, "cpu") == lease_id
+    assert not there
+
+
 def test_a_lease_whose_folder_is_removed_is_lost_and_another_is_opened(run, monkeypatch):
     monkeypatch.setattr(run_leases, "_start", lambda *_: None)
     lease_id = lease_on_disk(run, host=ProcessIdentity.of())
