@@ -103,7 +103,13 @@ class LeaseFiles:
         )
         is_well = host is not None and is_alive is not False and silent_s < _WELL_S
         has_ended = found.records[Ending] is not None
-        return found if is_well or has_ended else replace(found, job=_job(found))
+        if is_well or has_ended:
+            return found
+        found = replace(found, job=_job(found))
+        if found.job is None or not found.job.is_ended:
+            return found
+        # the host may have written its end before that of its job, and after the look above
+        return replace(found, records={**found.records, Ending: _content(folder.closed, Ending)})
 
     def get(self, kind: type[Kind]) -> Kind | None:
         """Return the content of a file, or None if it is not there.

@@ -101,7 +101,7 @@ class Collect:
 
     ticket: RunningAttempt
     counts: bool
-    """Whether it was followed; the failure of another one is recorded and not check_packed."""
+    """Whether it was followed; the failure of another one is recorded, and does not count."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from headrace.batch.job_records import JobView
 from headrace.clusters import lease_client
 from headrace.clusters.lease_files import LeaseFiles, sure_states
 from headrace.clusters.lease_records import LeaseSpec
@@ -110,6 +111,7 @@ def _is_readable(folder: LeaseFolder) -> bool:
     try:
         files = LeaseFiles.read(folder)
         files.get(LeaseSpec)
+        files.get(JobView)
         files.state(lost_after_s=0.0)
     except StepError as error:
         logger.warning("Lease %s is passed over: %s", folder.lease_id, error)

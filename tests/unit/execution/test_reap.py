@@ -5,11 +5,14 @@ from __future__ import annotations
 import shutil
 import time
 
+import pytest
+
 from headrace.clusters import lease_files
 from headrace.clusters.lease_files import LeaseFiles, write_heartbeat
+from headrace.clusters.lease_records import Ending
 from headrace.clusters.node_marks import NodeLine
 from headrace.execution.reap import end_run, reap
-from headrace.files.atomic import write_text
+from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import StepFolder
 from headrace.files.lines import append_line
 from headrace.ledger.ledger import open_ledger
@@ -161,11 +164,14 @@ def test_a_lease_that_is_silent_at_one_look_only_is_left_alone(monkeypatch):
     assert state_of(run) == (StepState.RUNNING, [], [LeaseState.STARTING])
 
 
-def test_a_damaged_lease_keeps_no_other_from_being_settled():
+@pytest.mark.parametrize("damaged_file", ["host", "cause"])
+def test_a_damaged_lease_keeps_no_other_from_being_settled(damaged_file: str):
     damaged, lost = make_run(), make_run()
     folder = damaged.lease_folder(lease_on_disk(damaged, host=ProcessIdentity.of()))
-    folder.host.write_text("[")
+    if damaged_file == "cause":
+        write_record(folder.closed, Ending(state=LeaseState.LOST, reason="its node was lost"))
+    getattr(folder, damaged_file).write_text("[")
     lease_id = lease_on_disk(lost)
     (line,) = reap(nobody, nobody)
     assert line.startswith(f"lease {lease_id}: closed")
-    assert not folder.closed.exists()
+    assert damaged_file == "cause" or not folder.closed.exists()
