@@ -24,7 +24,7 @@ from headrace.processes.identity import begin_child
 from headrace.processes.working_folder import python_module
 from headrace.steps.mailbox import fault_of
 
-_MOST_S, _LOOK_S = 5.0, 0.5
+_MOST_S, _LOOK_S, _BYTES_PER_S = 5.0, 0.5, 20e6
 _here = threading.local()
 
 
@@ -81,15 +81,18 @@ def reading(name: str) -> None:
 
 
 @contextmanager
-def limited() -> Iterator[None]:
-    """End the process by SIGXCPU if the block, in `noting`, computes for more than 5 seconds."""
+def limited(num_bytes: int = 0) -> Iterator[None]:
+    """End the process by SIGXCPU if the block, in `noting`, computes for too long.
+
+    It has 5 seconds, and one more for each 20 MB that it reads, uncompressed.
+    """
     note: _Note | None = getattr(_here, "note", None)
     if note is None:
         yield
         return
     if note.watched is None:
         note.watch()
-    note.until_s = time.thread_time() + _MOST_S
+    note.until_s = time.thread_time() + _MOST_S + num_bytes / _BYTES_PER_S
     try:
         yield
     finally:

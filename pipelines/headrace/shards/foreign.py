@@ -20,7 +20,7 @@ from headrace.fields.array import is_of_numbers
 from headrace.shards.format import FORMAT_ATTRIBUTE, most_bytes
 
 Cell: TypeAlias = "NDArray[Any] | bytes | str | int | float"
-Limit: TypeAlias = Callable[[], AbstractContextManager[None]]
+Limit: TypeAlias = Callable[[int], AbstractContextManager[Any]]
 
 _GAP_ROWS = 16
 _GAP_BYTES = 2**16
@@ -70,7 +70,7 @@ _PAUSE = _CollectorPause()
 class ForeignFile:
     """An HDF5 file, opened for reading; a context manager.
 
-    `name` is for messages; `limited` encloses each read.
+    `name` is for messages; `limited` encloses each read, given its bytes.
 
     All methods raise a `DataError` if it is damaged, is a shard of headrace, or keeps values in
     other files.
@@ -169,7 +169,8 @@ class ForeignFile:
         """Yield ascending rows that are read at once, and the data from the first to the last."""
         dataset = self._file[path]
         for mine in _runs(dataset, rows):
-            with self._placed(f"'{path}', rows {mine[0]:,} to {mine[-1]:,}: "), self._limited():
+            place = f"'{path}', rows {mine[0]:,} to {mine[-1]:,}: "
+            with self._placed(place), self._limited(_read_bytes(dataset, mine)):
                 block = dataset[mine[0] : mine[-1] + 1]
             yield mine, block
 
@@ -227,9 +228,21 @@ def _column(dataset: h5py.Dataset) -> ForeignColumn:
     return ForeignColumn(kind=kind, dtype=name, ndim=ndim, num_rows=num_rows)
 
 
+def _row_bytes(dataset: h5py.Dataset) -> int:
+    """Return the uncompressed bytes of a row; of text and the like, at most those of the file."""
+    stored: int = dataset.file.id.get_filesize() if dataset.dtype.hasobject else dataset.nbytes
+    return max(stored // max(len(dataset), 1), 1)
+
+
+def _read_bytes(dataset: h5py.Dataset, rows: NDArray[np.int64]) -> int:
+    """Return the bytes of whole chunks that hold the rows from the first to the last."""
+    of_chunk = dataset.chunks[0] if dataset.chunks else 1
+    return int(rows[-1] // of_chunk + 1 - rows[0] // of_chunk) * of_chunk * _row_bytes(dataset)
+
+
 def _reach(dataset: h5py.Dataset) -> tuple[int, int]:
     """Return the additional rows that one read may include, and the most rows of one read."""
-    row_bytes = max(dataset.nbytes // max(len(dataset), 1), 1)
+    row_bytes = _row_bytes(dataset)
     span = max(_RUN_BYTES // row_bytes, 1)
     if dataset.chunks is None:
         return max(min(_GAP_BYTES // row_bytes, _GAP_ROWS), 1), span

@@ -29,7 +29,10 @@ from headrace.states import FailureClass, StepState
 from headrace.steps.usage import AttemptUsage
 
 _LOCK_TIMEOUT_S = 60.0
-_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_FAULTS = (
+    signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGXCPU,
+)  # fmt: skip
+"""Signals by which code ends its own process; batch systems send others, as before a time limit."""
 
 _STATES = {
     FailureClass.PREEMPTED: StepState.PREEMPTED,
@@ -240,7 +243,7 @@ def fault_of(note: Path, code: int) -> DataError | None:
     `code` is its exit code, or minus the number of a signal.
     """
     name = (read_text(note) or "").partition("\0")[0]
-    if not name or code >= 0 or -code in _FROM_OUTSIDE:
+    if not name or -code not in _FAULTS:
         return None
     return DataError(
         f"'{name}' is damaged, or what reads it has a fault: reading it ended the process "

@@ -63,6 +63,7 @@ def test_a_fault_names_the_file(tmp_path: Path, code: str, name: str, words: str
     "code",
     [
         "os.kill(os.getpid(), signal.SIGKILL)",
+        "os.kill(os.getpid(), signal.SIGUSR1)",
         "reading(''); os.abort()",
         "os._exit(3)",
         "threading.Thread(target=lambda: reading('x')).start(); reading(''); os.abort()",
@@ -87,6 +88,12 @@ def test_waiting_is_not_computing(tmp_path: Path) -> None:
     assert (
         ended(tmp_path / "reading", "module._MOST_S = 0.5\nwith limited():\n wait(), wait()") == 0
     )
+
+
+def test_a_read_of_many_bytes_has_longer(tmp_path: Path) -> None:
+    work = " t = time.thread_time()\n while time.thread_time() < t + 1.5: pass"
+    code = f"import time\nmodule._MOST_S = 0.1\nwith limited(100_000_000):\n{work}"
+    assert ended(tmp_path / "reading", code) == 0
 
 
 def test_a_note_that_cannot_be_written_does_no_harm(tmp_path: Path) -> None:

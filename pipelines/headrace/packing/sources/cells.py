@@ -320,11 +320,14 @@ def _kind_of(cell: object) -> str:
 
 def _types_in(cells: list[Any]) -> set[type]:
     """Return the types of what lists, and lists in these, hold."""
-    types = set(map(type, cells))
-    if list not in types:
-        return types
-    inner = (_types_in(each) for each in cells if isinstance(each, list))
-    return (types - {list}).union(*inner)
+    types: set[type] = set()
+    waiting = [cells]
+    while waiting:
+        content = waiting.pop()
+        types |= set(map(type, content))
+        if list in types:
+            waiting += [each for each in content if isinstance(each, list)]
+    return types - {list}
 
 
 def _misfit(cell: object, kind: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import re
@@ -187,7 +188,8 @@ class CsvFormat(LineFormat):
         cells = {name: table.column(at).combine_chunks() for at, name in enumerate(names)}
         cells = _with_gaps(cells, len(rows), bad) if bad else cells
         if self._header in rows.content:
-            again = (at for at, row in enumerate(rows.each) if row.strip() == self._header)
+            found = (row.strip().removeprefix(codecs.BOM_UTF8) for row in rows.each)
+            again = (at for at, row in enumerate(found) if row == self._header)
             bad |= dict.fromkeys(again, "it repeats the header")
         return LineBlock(cells, bad)
 

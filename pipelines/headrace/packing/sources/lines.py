@@ -320,7 +320,12 @@ class LineSource(RowSource):
         self._tallies: dict[str, Tally] = {}
         self._scans: dict[tuple[str, str], _Scan] = {}
         columns = self.asked.fields
-        self._kinds = {columns.get(each.name, each.name): _kind_of(each) for each in fields}
+        self._kinds = {
+            column: _kind_of(each)
+            for each in fields  # a column `a/b` is the field `a.b`
+            for column in (columns.get(each.name, each.name), each.name.replace(".", "/"))
+            if each.name not in columns or column == columns[each.name]
+        }
 
     @abstractmethod
     def lines(self, path: str) -> LineFormat:
@@ -359,13 +364,19 @@ class LineSource(RowSource):
         """Refuse a table that names the files of samples: their paths alone would be packed."""
         first = texts[0][0].as_py() if texts else None
         folder, _, name = path.rpartition("/")
-        if first and self._place.store.stat(f"{folder}/{first}".lstrip("/")) is not None:
+        if first and self._is_file(f"{folder}/{first}".lstrip("/")):
             raise RecipeError(
                 f"The rows of {self._place.name}/{path} name files in their column "
                 f"'{path_column(self._kinds)}'",
                 f"For these files set dataset.source to the folder of {name} and dataset.index to "
                 f"{name}; for the rows themselves name the columns in dataset.fields.",
             )
+
+    def _is_file(self, path: str) -> bool:
+        try:
+            return self._place.store.stat(path) is not None
+        except (DataError, OSError, ValueError):  # a text that names no file here
+            return False
 
     @contextmanager
     def _opened(self, path: str, version: str) -> Iterator[LineTable]:

@@ -113,7 +113,7 @@ class Chosen:
         """Columns of fields and roles."""
         return [*self.columns.values(), *self.roles.values()]
 
-    def column(self, name: str, types: Types) -> str:
+    def column(self, name: str, types: Mapping[str, object]) -> str:
         """Return the column of a field; datasets in groups of HDF5 files are `group.name`."""
         return self.columns.get(name, name if name in types else name.replace(".", "/"))
 
@@ -124,7 +124,7 @@ class Chosen:
         Raises:
             RecipeError: One does not fit its column.
         """
-        pairs = [(each, self.columns.get(each.name, each.name)) for each in self.fields]
+        pairs = [(each, self.column(each.name, self.missing)) for each in self.fields]
         return {
             each.name: _fill_of(column, self.missing[column], each)
             for each, column in pairs

@@ -19,6 +19,7 @@ from headrace.packing.sources import lines
 from headrace.packing.sources.open import open_source, with_format
 from headrace.recipe.dataset import DatasetSpec
 from headrace.shards.dataset import ShardedDataset
+from support.source_files import read_all, spec_of
 
 Packs = Callable[..., dict[str, Any]]
 HEADER = "x,count,when,kind,ok"
@@ -497,3 +498,24 @@ def test_a_class_that_may_mean_no_value_is_noted(tmp_path: Path, packs: Packs, n
     )
     packed = packs(file, {"labels": "field", "label_field": "y"})
     assert f"class '{name}' may mean that there is none" in packed["notes"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "first"),
+    [
+        ("a.csv", b"km/h,x\n1,2\n", {"km.h": 1, "x": 2}),
+        ("a.csv", b"\xef\xbb\xbfa,b\nu,v\n\xef\xbb\xbfa,b\n", {"a": "u", "b": "v"}),
+        ("a.csv", b"path,b\n" + b"y" * 400 + b",v\n", {"path": "y" * 400, "b": "v"}),
+        ("a.csv", b"path,b\n../../x,v\n", {"path": "../../x", "b": "v"}),
+        (
+            "a.jsonl",
+            b'{"x":1.5,"y":1}\n' * 20 + b'{"x":' + b"[" * 600 + b"]" * 600 + b',"y":2}\n',
+            {"x": 1.5, "y": 1},
+        ),
+    ],
+)
+def test_names_and_values_that_once_ended_a_listing(tmp_path, name, content, first):
+    (tmp_path / name).write_bytes(content)
+    _, samples = read_all(spec_of(tmp_path / name))
+    assert samples[0] == first
+    assert len([each for each in samples if isinstance(each, Unreadable)]) == (name == "a.jsonl")

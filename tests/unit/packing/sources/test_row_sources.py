@@ -24,6 +24,7 @@ from headrace.packing.sources.arrow import HuggingFaceSource
 from headrace.packing.sources.hdf5 import Hdf5Source
 from headrace.packing.sources.open import open_source, with_format
 from headrace.packing.sources.source_store import SourceStore
+from headrace.shards import foreign
 from headrace.shards.foreign import ForeignFile
 from support.source_files import png, read_all, spec_of
 from support.stores import afar
@@ -428,6 +429,25 @@ def test_no_collection_of_garbage_waits_for_the_lock_of_hdf5(tmp_path: Path) -> 
         assert list(found.rows("x", [4, 0])) == [4, 0]
         assert not gc.isenabled()
     assert gc.isenabled()
+
+
+def test_rows_of_varying_length_are_read_in_pieces(tmp_path: Path, monkeypatch) -> None:
+    """The file's bytes count, and not those of its pointers: images would all be in memory."""
+    monkeypatch.setattr(foreign, "_RUN_BYTES", 2**16)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        images = file.create_dataset("x", (200,), h5py.vlen_dtype(np.uint8), chunks=(10,))
+        images[...] = [np.full(4096, row, np.uint8) for row in range(200)]
+    most, get = [0], h5py.Dataset.__getitem__
+
+    def got(self: Any, key: Any, **options: Any) -> Any:
+        found = get(self, key, **options)
+        most.append(len(found))
+        return found
+
+    monkeypatch.setattr(h5py.Dataset, "__getitem__", got)
+    with ForeignFile(tmp_path / "a.h5", "a.h5") as file:
+        assert [row[0] for row in file.rows("x", range(0, 200, 5))] == [*range(0, 200, 5)]
+    assert 0 < max(most) <= 20
 
 
 def traced_peak_bytes(source: Source, refs: list[Any]) -> int:
