@@ -31,6 +31,10 @@ def overrides(*texts: str, **more: object) -> dict[str, object]:
     return {"overrides": list(texts), **more}
 
 
+_ONE_TRANSFORM = {
+    "recipe.data.transforms": [{"_target_": "headrace.data.transforms.ScaleToUnit", "maximum": 255}]
+}
+
 MISTAKES = (
     # who may use a site, and as whom
     Mistake(
@@ -349,9 +353,7 @@ MISTAKES = (
         hint="Entries of a list are numbered",
         given={
             **overrides("data.transforms={maximum: 1}"),
-            "recipe.data.transforms": [
-                {"_target_": "headrace.data.transforms.ScaleToUnit", "maximum": 255}
-            ],
+            **_ONE_TRANSFORM,
         },
         followed=(overrides("data.transforms[0].maximum=1"),),
     ),
@@ -360,9 +362,7 @@ MISTAKES = (
         hint="Entries of a list are numbered",
         given={
             **overrides("data.transforms[1].maximum=1"),
-            "recipe.data.transforms": [
-                {"_target_": "headrace.data.transforms.ScaleToUnit", "maximum": 255}
-            ],
+            **_ONE_TRANSFORM,
         },
         followed=(overrides("data.transforms[0].maximum=1"),),
     ),
