@@ -1,8 +1,9 @@
-"""A reader of samples as a library in C may be: one damaged file ends its process."""
+"""A reader of samples as a library in C may be: it ends its process, or never returns."""
 
 from __future__ import annotations
 
 import ctypes
+import time
 from pathlib import Path
 
 
@@ -11,4 +12,6 @@ def read(path: str) -> dict[str, str]:
     text = Path(path).read_text()
     if text == "damaged":
         ctypes.string_at(0)
+    while text == "endless":
+        time.sleep(1.0)
     return {"text": text}

@@ -25,6 +25,7 @@ from headrace.files.lines import append_line
 from headrace.leases.run_leases import acquire
 from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
+from headrace.recipe.home import home
 from headrace.runs.audit import Actor
 from headrace.runs.runs import Run
 from headrace.states import FailureClass, LeaseState, StepState
@@ -33,6 +34,7 @@ from headrace.steps.mailbox import Failure, Progress, StepResult, StepSpec, Step
 from headrace.steps.retry_policy import ERROR, PROGRESS, TOTAL
 from headrace.suites.records import Control
 from support.attempts import start_step
+from support.bad_input import Place
 from support.runs import attempt_row_of, lease_on_disk, make_run
 from support.training import write_blobs
 
@@ -241,9 +243,22 @@ def test_a_site_without_room_says_who_holds_its_leases():
     assert len(list(run.site_folder.leases.iterdir())) == len(held)
 
 
+def _endless_run() -> Run:
+    """A run whose packing does not end by itself."""
+    place = Place(home())
+    place.write_site()
+    source = place.home / "raw"
+    source.mkdir()
+    (source / "0.dat").write_text("endless")
+    dataset = {"source": str(source), "include": ["*.dat"]}
+    dataset["reader"] = {"_target_": "frail_reader.read"}
+    place.write_recipe("endless", pack_role="cpu", dataset={"name": "endless", **dataset})
+    return make_run(recipe="endless", site="here")
+
+
 def test_a_lease_that_died_is_replaced_and_the_step_tried_again(no_leftover_processes):
     """Four ask at once for a lease, its host is killed, four ask again: one new attempt."""
-    run = make_run()
+    run = _endless_run()
     (first,) = set(at_once(4, lambda: start_step(run, "pack")))
     host = read_record(run.lease_folder(first.lease.lease_id).host, HostRecord)
     process = psutil.Process(host.process.pid)
