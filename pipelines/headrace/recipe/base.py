@@ -41,9 +41,6 @@ PAIRS = "_pairs_"
 """Key of JSON under which a mapping lies as pairs: keys of JSON are texts, those of a recipe not
 always."""
 
-TARGET = "_target_"
-"""Key of a class or function that a mapping stands for."""
-
 _DURATION_UNITS_S = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, create_model
 
 from headrace.errors import shortened
-from headrace.recipe.base import TARGET, Count, CountFrom0, Fraction, Settings
+from headrace.recipe.base import Count, CountFrom0, Fraction, Settings
 
 OF_LIGHTNING = {
     **{name: f"write trainer.{name}" for name in (
@@ -104,13 +104,12 @@ def is_lightnings(target: object) -> bool:
 
 
 def check_arguments(given: Mapping[str, object]) -> None:
-    """Refuse values that Lightning's Trainer refuses or that make no training; targets may be any.
+    """Refuse values that Lightning's Trainer refuses or that make no training.
 
     Raises:
         ValueError: The first of them, and what is valid.
     """
-    objects = {name for name, each in given.items() if isinstance(each, Mapping) and TARGET in each}
-    for name in given.keys() & _TYPES.keys() - objects:
+    for name in given.keys() & _TYPES.keys():
         try:
             _Arguments.model_validate({name: given[name]})
         except ValidationError:
@@ -118,5 +117,8 @@ def check_arguments(given: Mapping[str, object]) -> None:
                 raise ValueError(f"{name} {_NO_TRAINING[name]}: leave it out") from None
             from headrace.recipe.yaml_types import Expected  # it reads the models of sites
 
-            valid = Expected(_Arguments, (name,)).words
-            raise ValueError(f"{name} is {shortened(repr(given[name]))}: give {valid}") from None
+            expected = Expected(_Arguments, (name,))
+            instead = (meant := expected.meant(given[name])) and f"; write {meant}"
+            raise ValueError(
+                f"{name} is {shortened(repr(given[name]))}: give {expected.words}{instead}"
+            ) from None

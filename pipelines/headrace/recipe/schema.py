@@ -6,10 +6,9 @@ import ast
 import difflib
 import inspect
 import itertools
-import re
 import textwrap
-from collections.abc import Iterator, Mapping
-from typing import Any, get_args
+from collections.abc import Mapping
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import JsonSchemaValue
@@ -33,7 +32,6 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _INTERPOLATION = {"type": "string", "pattern": r"\$\{.+\}"}
 _ABOUT = ("title", "description", "default")
 _SCALARS = ("integer", "number", "boolean")
-_PLAIN = re.compile(r"true|false|-?\d{1,20}(\.\d{1,20})?(e-?\d{1,3})?")
 _MOST_PLACES = 3
 _MOST_PROBLEMS = 20
 
@@ -97,7 +95,7 @@ def _one(item: Problem, expected: Expected, kind: type[BaseModel]) -> tuple[str,
     key = ".".join(map(str, expected.place)) or "the file"
     if item["type"] == "extra_forbidden" and expected.num_behind == 1:
         name, key = str(location[-1]), ".".join(map(str, location))
-        hint = nearest(name, _valid_in(kind, location[:-1]))
+        hint = nearest(name, Expected(kind, location[:-1]).keys)
         if kind in MODELS.values():
             hint = _of_lightning(key, kind) or _with_places(hint, name, kind)
         return f"unknown key '{key}'", hint
@@ -106,15 +104,20 @@ def _one(item: Problem, expected: Expected, kind: type[BaseModel]) -> tuple[str,
     value = item.get("input")
     is_secret = location[:1] == ("secrets",)
     got = "" if is_secret or expected.num_behind > 1 else f" (got {_shown(value)})"
+    written = "" if is_secret else _written(value, expected)
     if item["type"] == "value_error":
         message = str(item["msg"]).removeprefix("Value error, ")
         is_one = isinstance(value, (str, int, float, bool))
-        return (f"{key}: {message}{got if is_one else ''}" if location else message), ""
-    is_plain = isinstance(value, str) and _PLAIN.fullmatch(value) and not is_secret
-    if is_plain and item["type"] in ("int_type", "float_type", "bool_type"):
-        plain = f"Write {value} without quotes; of a variable: "
-        return f"{key}: give {expected.words}{got}", plain + "${oc.decode:${oc.env:NAME}}."
-    return f"{key}: give {expected.words}{got}", _next_step(key, value, expected)
+        return (f"{key}: {message}{got if is_one else ''}" if location else message), written
+    return f"{key}: give {expected.words}{got}", written or _next_step(key, value, expected)
+
+
+def _written(value: Any, expected: Expected) -> str:
+    """Return the hint for a value that is valid if it is written as another type."""
+    text = expected.meant(value)
+    if not text or not isinstance(value, str):
+        return text and f"Write {text}."
+    return f"Write {text} without quotes; of a variable: ${{oc.decode:${{oc.env:NAME}}}}."
 
 
 def _shown(value: Any) -> str:
@@ -151,7 +154,7 @@ def _with_places(hint: str, key: str, kind: type[BaseModel]) -> str:
     known: dict[str, list[str]] = {}
     for file, model in sorted(MODELS.items(), key=lambda item: item[1] is not kind):
         whose = "" if model is kind else f" of the {file}"
-        for place in _places(model):
+        for place in Expected(model, ()).places():
             known.setdefault(place.rpartition(".")[2], []).append(f"'{place}'{whose}")
     if hint.startswith("Did you mean") and key not in known:
         return hint  # a misspelling is more likely than a key of another section
@@ -159,42 +162,6 @@ def _with_places(hint: str, key: str, kind: type[BaseModel]) -> str:
     places = [place for name in names for place in known[name][:_MOST_PLACES]]
     here = hint.partition("Valid: ")[2]
     return f"Did you mean {' or '.join(places)}? Valid here: {here}" if places else hint
-
-
-def _places(kind: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Yield the dotted keys of a model and its inner models; `*` stands for names and numbers."""
-    keys: dict[str, Any] = {
-        field.alias or name: field.annotation for name, field in kind.model_fields.items()
-    }
-    for name, annotation in {**keys, **(option_blocks() if kind is Role else {})}.items():
-        place = f"{prefix}{name}"
-        yield place
-        inner = _model_in(annotation)
-        if inner is not None:
-            is_one = inner in (annotation, *get_args(annotation))
-            is_one = is_one and getattr(annotation, "__origin__", None) not in (dict, tuple)
-            yield from _places(inner, f"{place}." if is_one else f"{place}.*.")
-
-
-def _valid_in(kind: type[BaseModel], section: tuple[Any, ...]) -> list[str]:
-    """Return the keys of a section, given by keys, names and indices as pydantic does."""
-    places = [place.split(".") for place in _places(kind)]
-    return [
-        place[-1]
-        for place in places
-        if len(place) == len(section) + 1
-        and all(part in ("*", named) for part, named in zip(place, section, strict=False))
-    ]
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    for part in get_args(annotation):
-        found = _model_in(part)
-        if found is not None:
-            return found
-    return None
 
 
 def meanings(model: type[BaseModel]) -> dict[str, str]:

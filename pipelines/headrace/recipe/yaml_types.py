@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
@@ -22,6 +25,7 @@ _LIMITS = {
     "minLength": "at least ",
     "maxLength": "at most ",
 }
+_PLAIN = re.compile(r"true|false|-?(0|[1-9]\d{0,19})(\.\d{1,20})?(e-?\d{1,3})?")
 _OF_KEY = "[key]"
 """What pydantic calls the keys of a mapping, where not their values are wrong."""
 
@@ -91,9 +95,46 @@ class Expected:
         ]
 
     @property
+    def keys(self) -> list[str]:
+        """The keys of the mapping that stands there; empty for other values."""
+        return [key for node in self._options(self._node) for key in node.get("properties", ())]
+
+    def places(self) -> Iterator[str]:
+        """Yield the dotted keys below the place; `*` stands for names and numbers of entries."""
+        return self._below(self._node, "")
+
+    def _below(self, node: Mapping[str, Any], prefix: str) -> Iterator[str]:
+        for option in self._options(node):
+            for key, inner in option.get("properties", {}).items():
+                yield f"{prefix}{key}"
+                yield from self._below(inner, f"{prefix}{key}.")
+            for inner in _inside(option):
+                yield from self._below(inner, f"{prefix}*.")
+
+    @property
     def has_default(self) -> bool:
         """Whether the key may be left out."""
         return "default" in self._node
+
+    def meant(self, value: Any) -> str:
+        """Return how to write the valid value that a text or whole float means; else empty."""
+        found = value
+        if isinstance(value, str) and _PLAIN.fullmatch(value):
+            found = json.loads(value)
+        if isinstance(found, float) and found.is_integer() and not self._takes(found):
+            found = int(found)
+        return json.dumps(found) if found is not value and self._takes(found) else ""
+
+    def _takes(self, value: Any) -> bool:
+        """Whether a switch or number is valid there."""
+        names = {bool: ("boolean",), int: ("integer", "number"), float: ("number",)}
+        return any(
+            node.get("type") in names.get(type(value), ())
+            and node.get("minimum", value) <= value <= node.get("maximum", value)
+            and node.get("exclusiveMinimum", -math.inf) < value
+            and value < node.get("exclusiveMaximum", math.inf)
+            for node in self._options(self._node)
+        )
 
     def _options(self, node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         """Yield the alternatives of a node, with references resolved."""

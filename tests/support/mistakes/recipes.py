@@ -197,7 +197,7 @@ MISTAKES = (
     Mistake(
         what="but 'trainer.extra' holds plain values",
         hint="loggers to 'trainer.loggers'",
-        given={"recipe.trainer.extra": {"profiler": {"_target_": CSV}}},
+        given={"recipe.trainer.extra": {"plugins": {"_target_": CSV}}},
         followed=({"recipe.trainer.extra": None, "recipe.trainer.loggers": [{"_target_": CSV}]},),
     ),
     Mistake(

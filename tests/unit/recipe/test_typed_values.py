@@ -98,12 +98,54 @@ def test_precision_may_be_a_number_as_for_lightning():
     assert load_recipe("digits", ["trainer.precision=32"]).trainer.precision == "32"
 
 
-def test_text_for_a_number_has_the_way_out():
+QUOTED = "Write {} without quotes; of a variable: ${{oc.decode:${{oc.env:NAME}}}}."
+
+
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [
+        ("seed='1'", QUOTED.format(1)),
+        ("seed=1.0", "Write 1."),
+        ("seed='1.5'", ""),
+        ("seed=1e12", ""),
+        ("seed='007'", ""),
+        ("trainer.max_steps=1e4", "Write 10000."),
+        ("trainer.max_steps='1e4'", QUOTED.format(10000)),
+        ("train.nodes=2.0", "Write 2."),
+        ("suite={grid: {seed: [1]}, seeds: 3.0}", "Write 3."),
+        ("evaluate.checkpoint='500'", QUOTED.format(500)),
+        ("pack.shard_bytes=1e6", "Write 1000000."),
+        ("data.shuffle='true'", QUOTED.format("true")),
+        ("data.shuffle='3'", ""),
+        ("data.pad='1'", QUOTED.format(1)),
+        ("data.pad='true'", ""),
+    ],
+)
+def test_a_value_of_another_type_has_the_way_out(override, hint):
     with pytest.raises(RecipeError) as caught:
-        load_recipe("digits", ["seed='1'"])
-    assert (
-        caught.value.hint == "Write 1 without quotes; of a variable: ${oc.decode:${oc.env:NAME}}."
-    )
+        load_recipe("digits", [override])
+    assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("+trainer.min_epochs=1.0", "min_epochs is 1.0: give an integer .*; write 1$"),
+        (
+            "+trainer.benchmark='true'",
+            "benchmark is 'true': give true or false or null; write true",
+        ),
+        ("+trainer.min_epochs=soon", "min_epochs is 'soon': give an integer .* or null$"),
+        ("+trainer.profiler={_target_: mine.Profiler}", "profiler is .*: give one of 'simple'"),
+        (
+            "+trainer.max_time={_target_: datetime.timedelta, hours: 1}",
+            "max_time is .*: give a pos",
+        ),
+    ],
+)
+def test_an_argument_of_lightning_has_the_way_out(override, words):
+    with pytest.raises(RecipeError, match=words):
+        load_recipe("digits", [override])
 
 
 @pytest.mark.parametrize("value", ["true", "1.0", "'2'"])
