@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from operator import attrgetter
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,12 +15,14 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from headrace.report.html import ACCENT, figure, png
-from headrace.steps.history import PARTS, History, HistoryRow, NodeRow, RankRow, Series, series_of
+from headrace.steps.history import PARTS, History, NodeRow, RankRow, Series, series_of
 
 _SIZE = (5.2, 3.4)
 _MAX_FIGURES = 12
-_MAX_NODES = 4
 _LINES = ("-", "--", ":", "-.")
+"""Styles of lines; so many nodes or ranks are shown."""
+
+_SHARES = (0, 1.05)
 _TRAFFIC = {
     "read from disk": "disk_read_bytes_per_s",
     "written": "disk_write_bytes_per_s",
@@ -32,6 +36,9 @@ _UNITS = ((259_200.0, 86_400.0, "days"), (10_800.0, 3_600.0, "hours"), (180.0, 6
 
 Curve = tuple[Sequence[float], Sequence[float]]
 """Steps and values."""
+
+_Line = tuple[Sequence[Any], Callable[[Any], float | None], str, str, str]
+"""Rows and what is drawn of each, None for nothing; then label, color and style."""
 
 
 def training_figures(
@@ -114,136 +121,107 @@ def _by_step(curves: Mapping[str, Curve], history: History, evaluated: int | Non
 
 
 def _throughput(history: History) -> bytes:
-    drawn, axes = figure(*_SIZE)
-    clock = _Clock(history.all_rows)
-    rows = [row for row in history.all_rows if row.samples_per_s is not None]
-    rates = [row.samples_per_s or 0.0 for row in rows]
-    clock.plot(axes, [row.at for row in rows], rates, "", ACCENT)
-    clock.finish(axes)
-    axes.set(ylabel="Samples a second", ylim=(0, None))
-    return png(drawn)
+    line: _Line = (history.all_rows, lambda row: row.samples_per_s, "", ACCENT, "-")
+    return _by_time(history, [line], ylabel="Samples a second", ylim=(0, None))
 
 
 def _utilisation(history: History, usage: Mapping[str, Sequence[NodeRow]]) -> bytes:
-    drawn, axes = figure(*_SIZE)
-    clock = _Clock(history.all_rows)
-    waits = [row for row in history.all_rows if row.data_wait is not None]
-    times = [row.at for row in waits]
-    clock.plot(axes, times, [row.data_wait or 0.0 for row in waits], "waiting for data", "C1")
-    for index, (place, rows) in enumerate(list(usage.items())[:_MAX_NODES]):
-        style, times = _LINES[index], [row.at for row in rows]
-        clock.plot(axes, times, [row.cpu for row in rows], f"CPU of {place}", "C0", style)
-        asked = [row for row in rows if row.gpu is not None]
-        shares, times = [row.gpu or 0.0 for row in asked], [row.at for row in asked]
-        clock.plot(axes, times, shares, f"GPUs of {place}", "C2", style)
-    clock.finish(axes)
-    axes.set(ylim=(0, 1.05))
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    more = f"{_MAX_NODES} of {len(usage)} nodes" if len(usage) > _MAX_NODES else None
-    axes.legend(fontsize=8, title=more, title_fontsize=8, frameon=False)
-    return png(drawn)
-
-
-def _parts(history: History) -> bytes:
-    """Draw shares of rank 0's time, stacked."""
-    drawn, axes = figure(*_SIZE)
-    clock, rows = _Clock(history.all_rows), [row for row in history.all_rows if row.parts]
-    names = ("data", *(name for name in PARTS if any(name in row.parts for row in rows)))
-    parts = [{"data": row.data_wait or 0.0, **row.parts} for row in rows]
-    shares = [[each.get(name, 0.0) for each in parts] for name in names]
-    axes.stackplot(clock.places([row.at for row in rows]), shares, labels=names)
-    clock.finish(axes)
-    axes.set(ylim=(0, 1.05))
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.legend(fontsize=8, frameon=False, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-    return png(drawn)
+    waits = attrgetter("data_wait")
+    lines: list[_Line] = [(history.all_rows, waits, "waiting for data", "C1", "-")]
+    for style, (place, rows) in zip(_LINES, usage.items(), strict=False):
+        lines.append((rows, attrgetter("cpu"), f"CPU of {place}", "C0", style))
+        lines.append((rows, attrgetter("gpu"), f"GPUs of {place}", "C2", style))
+    legend = {"fontsize": 8, "title": _shown_of(usage, "nodes"), "title_fontsize": 8}
+    return _by_time(history, lines, legend, ylim=_SHARES)
 
 
 def _traffic(history: History, usage: Mapping[str, Sequence[NodeRow]]) -> bytes:
-    drawn, axes = figure(*_SIZE)
-    clock = _Clock(history.all_rows)
-    for index, (place, rows) in enumerate(list(usage.items())[:_MAX_NODES]):
-        times = [row.at for row in rows]
-        for color, (name, key) in enumerate(_TRAFFIC.items()):
-            rates = [(getattr(row, key) or 0.0) / 1e6 for row in rows]
-            clock.plot(axes, times, rates, f"{name}, {place}", f"C{color}", _LINES[index])
-    clock.finish(axes)
-    axes.set(ylabel="MB a second", ylim=(0, None))
-    axes.legend(fontsize=7, frameon=False)
-    return png(drawn)
+    def rate_of(key: str) -> Callable[[NodeRow], float]:
+        return lambda row: (getattr(row, key) or 0.0) / 1e6
+
+    lines: list[_Line] = [
+        (rows, rate_of(key), f"{name}, {place}", f"C{color}", style)
+        for style, (place, rows) in zip(_LINES, usage.items(), strict=False)
+        for color, (name, key) in enumerate(_TRAFFIC.items())
+    ]
+    return _by_time(history, lines, {"fontsize": 7}, ylabel="MB a second", ylim=(0, None))
 
 
 def _memory(history: History, ranks: Mapping[int, Sequence[RankRow]]) -> bytes:
     """Draw the memory of the largest ranks; dotted: the peak of tensors on their GPUs."""
-    drawn, axes = figure(*_SIZE)
-    clock = _Clock(history.all_rows)
+
+    def peak(row: RankRow) -> float | None:
+        return None if row.gpu_peak_bytes is None else row.gpu_peak_bytes / 1e9
+
     most = sorted(ranks, key=lambda rank: -max((row.rss_bytes for row in ranks[rank]), default=0))
-    for color, rank in enumerate(sorted(most[:_MAX_NODES])):
-        rows = ranks[rank]
-        times, rss = [row.at for row in rows], [row.rss_bytes / 1e9 for row in rows]
-        clock.plot(axes, times, rss, f"rank {rank}", f"C{color}")
-        on_gpu = [row for row in rows if row.gpu_peak_bytes is not None]
-        peaks, times = [(row.gpu_peak_bytes or 0) / 1e9 for row in on_gpu], [r.at for r in on_gpu]
-        clock.plot(axes, times, peaks, f"its GPU's peak, rank {rank}", f"C{color}", ":")
-    clock.finish(axes)
-    axes.set(ylabel="GB", ylim=(0, None))
-    more = f"{_MAX_NODES} of {len(ranks)} ranks" if len(ranks) > _MAX_NODES else None
-    axes.legend(fontsize=8, title=more, title_fontsize=8, frameon=False)
+    lines: list[_Line] = []
+    for number, rank in enumerate(sorted(most[: len(_LINES)])):
+        rows, color = ranks[rank], f"C{number}"
+        lines.append((rows, lambda row: row.rss_bytes / 1e9, f"rank {rank}", color, "-"))
+        lines.append((rows, peak, f"its GPU's peak, rank {rank}", color, ":"))
+    legend = {"fontsize": 8, "title": _shown_of(ranks, "ranks"), "title_fontsize": 8}
+    return _by_time(history, lines, legend, ylabel="GB", ylim=(0, None))
+
+
+def _parts(history: History) -> bytes:
+    """Draw shares of rank 0's time, stacked."""
+    rows = [row for row in history.all_rows if row.parts]
+    names = ("data", *(name for name in PARTS if any(name in row.parts for row in rows)))
+    parts = [{"data": row.data_wait or 0.0, **row.parts} for row in rows]
+    shares = {name: [each.get(name, 0.0) for each in parts] for name in names}
+    stack = ([row.at for row in rows], shares)
+    legend = {"fontsize": 8, "ncols": 3, "loc": "lower center", "bbox_to_anchor": (0.5, 1.0)}
+    return _by_time(history, (), legend, stack, ylim=_SHARES)
+
+
+def _shown_of(all_of_them: Sized, what: str) -> str | None:
+    """Return the title of a legend that has not room for all; None if all are shown."""
+    return f"{len(_LINES)} of {len(all_of_them)} {what}" if len(all_of_them) > len(_LINES) else None
+
+
+def _by_time(
+    history: History,
+    lines: Iterable[_Line],
+    legend: Mapping[str, Any] | None = None,
+    stack: tuple[Sequence[float], Mapping[str, Sequence[float]]] | None = None,
+    **of_axes: Any,
+) -> bytes:
+    """Draw lines, or a `stack` of shares by name, over the time since the start of a training.
+
+    Times are seconds since the epoch, and shown in a fitting unit. Lines break at restarts.
+    """
+    rows = history.all_rows
+    length_s = rows[-1].at - rows[0].at
+    fitting = ((size, name) for least, size, name in _UNITS if length_s >= least)
+    unit_s, unit = next(fitting, (1.0, "seconds"))
+
+    def places(times: Sequence[float]) -> NDArray[np.float64]:
+        return (np.asarray(times, float) - rows[0].at) / unit_s
+
+    starts = [row.at for row in rows if row.starts][1:]
+    drawn, axes = figure(*_SIZE)
+    for of_line, value, label, color, style in lines:
+        known = [(row.at, each) for row in of_line if (each := value(row)) is not None]
+        points = np.array(known, float).reshape(-1, 2)
+        for part in np.split(points, np.searchsorted(points[:, 0], starts)):
+            if len(part):
+                shape = {"marker": _marker(part), "markersize": 3, "linewidth": 1.2}
+                x, y = places(part[:, 0]), part[:, 1]
+                axes.plot(x, y, style, color=color, label=label, **shape)
+                label = "_"
+    if stack is not None:
+        times, shares = stack
+        axes.stackplot(places(times), list(shares.values()), labels=list(shares))
+    _mark_restarts(axes, places(starts))
+    axes.set(xlabel=f"Time since training began, {unit}", **of_axes)
+    if of_axes["ylim"] is _SHARES:
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    if legend is not None:
+        axes.legend(frameon=False, **legend)
     return png(drawn)
 
 
-class _Clock:
-    """The time since the start of a training, in a fitting unit; lines break at restarts."""
-
-    def __init__(self, rows: Sequence[HistoryRow]) -> None:
-        self._began_at = rows[0].at
-        self._starts = [row.at for row in rows if row.starts][1:]
-        length_s = rows[-1].at - self._began_at
-        fitting = ((size, name) for least, size, name in _UNITS if length_s >= least)
-        self._unit_s, self._unit = next(fitting, (1.0, "seconds"))
-
-    def places(self, times: Sequence[float]) -> NDArray[np.float64]:
-        """Return positions on the axis of times in seconds since the epoch."""
-        return (np.asarray(times, float) - self._began_at) / self._unit_s
-
-    def plot(
-        self,
-        axes: Axes,
-        times: Sequence[float],
-        values: Sequence[float],
-        label: str,
-        color: str,
-        style: str = "-",
-    ) -> None:
-        """Draw a line of values at times in seconds since the epoch; nothing without any."""
-        cuts = np.searchsorted(times, self._starts)
-        parts = zip(
-            np.split(self.places(times), cuts),
-            np.split(np.asarray(values, float), cuts),
-            strict=True,
-        )
-        for x, y in parts:
-            if len(x):
-                marker = _marker(y)
-                axes.plot(
-                    x,
-                    y,
-                    style,
-                    color=color,
-                    marker=marker,
-                    markersize=3,
-                    linewidth=1.2,
-                    label=label,
-                )
-                label = "_"
-
-    def finish(self, axes: Axes) -> None:
-        """Mark the restarts and name the axis."""
-        _mark_restarts(axes, [(at - self._began_at) / self._unit_s for at in self._starts])
-        axes.set(xlabel=f"Time since training began, {self._unit}")
-
-
-def _mark_restarts(axes: Axes, places: Sequence[float]) -> None:
+def _mark_restarts(axes: Axes, places: Iterable[float]) -> None:
     for index, place in enumerate(places):
         label = "restart" if index == 0 else "_"
         axes.axvline(place, color="grey", linestyle="--", linewidth=0.9, alpha=0.7, label=label)
