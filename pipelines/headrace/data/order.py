@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
@@ -55,8 +55,6 @@ class TrainOrder:
     """Rank, from 0."""
     world_size: int = 1
     """Number of ranks."""
-    shuffle: bool = True
-    """Another order each epoch."""
     drop_last: bool = True
     """Leave out the last step if it is not full. Otherwise its last batch is cut to a multiple of
     the ranks, which leaves out at most `world_size - 1` samples of the epoch."""
@@ -104,7 +102,7 @@ class TrainOrder:
     def _taken(self) -> Epochs:
         if self.epochs is not None:
             return self.epochs
-        return Whole(num_samples=self.num_samples, seed=self.seed, shuffle=self.shuffle)
+        return Whole(num_samples=self.num_samples, seed=self.seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,8 +122,6 @@ class EachOnceOrder:
     """Rank, from 0."""
     world_size: int = 1
     """Number of ranks."""
-    places: Indices | None = field(default=None, compare=False)
-    """Positions of the samples in the split, `(num_samples,) int64`; null: all, in order."""
 
     def __post_init__(self) -> None:
         if self.num_samples < self.world_size:
@@ -152,8 +148,6 @@ class EachOnceOrder:
         del epoch
         start, stop = _part(0, self.num_samples, self.rank, self.world_size)
         first, last = _part(start, stop, number, self.num_batches)
-        if self.places is not None:
-            return self.places[first:last]
         return np.arange(first, last, dtype=np.int64)
 
 

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from headrace.errors import RecipeError, SiteError, nearest
 from headrace.processes.working_folder import problem_of
-from headrace.recipe.base import Target
+from headrace.recipe.base import Settings, Target
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.gang_size import check_global_batch, check_nodes, gang_size
 from headrace.recipe.home import home
@@ -37,6 +37,20 @@ _NETWORK_LOGGERS = tuple(
     for name in ("CometLogger", "LitLogger", "MLFlowLogger", "NeptuneLogger", "WandbLogger")
 )
 """Loggers that send what they are given to a server, which their arguments may name."""
+
+_READ, _WRITTEN = ("allowed_sources",), ("allowed_outputs",)
+_BOTH = (*_READ, *_WRITTEN)
+"""Keys of the site; one of them must allow a path."""
+
+_PATHS = {
+    ("dataset", "source"): _READ,
+    ("dataset", "path"): _READ,
+    ("pack", "target"): _WRITTEN,
+    ("trainer", "checkpoint_target"): _WRITTEN,
+    ("train", "init_from"): _BOTH,
+    ("suite", "file"): _READ,
+}
+"""Section and key of each path or URL of a recipe, besides code and evaluated checkpoints."""
 
 _WEIGHTS = ("train.init_from", "evaluate.checkpoint")
 """Keys of files that are weights."""
@@ -185,24 +199,14 @@ def opened(site: Site, *, is_from_terminal: bool) -> Site:
 
 def absolute(recipe: Recipe) -> Recipe:
     """Return the recipe with absolute paths for those relative to this folder."""
-    pack, train, evaluate = recipe.pack, recipe.train, recipe.evaluate
-    copies = {"checkpoint_target": _absolute(recipe.trainer.checkpoint_target)}
-    dataset = recipe.dataset
-    if dataset is not None:
-        places = {"source": _absolute(dataset.source), "path": _absolute(dataset.path)}
-        dataset = dataset.model_copy(update=places)
-    suite = recipe.suite and recipe.suite.model_copy(update={"file": _absolute(recipe.suite.file)})
-    return recipe.model_copy(
-        update={
-            "code": tuple(filter(None, map(_absolute, recipe.code))),
-            "dataset": dataset,
-            "pack": pack.model_copy(update={"target": _absolute(pack.target)}),
-            "train": train.model_copy(update={"init_from": _absolute(train.init_from)}),
-            "trainer": recipe.trainer.model_copy(update=copies),
-            "evaluate": None if evaluate is None else _located(evaluate),
-            "suite": suite,
-        }
-    )
+    changes: dict[str, object] = {"code": tuple(filter(None, map(_absolute, recipe.code)))}
+    for section, name in _PATHS:
+        part = changes.get(section, getattr(recipe, section))
+        if isinstance(part, Settings):
+            path = _absolute(getattr(part, name))
+            changes[section] = part.model_copy(update={name: path})
+    changes["evaluate"] = recipe.evaluate and _located(recipe.evaluate)
+    return recipe.model_copy(update=changes)
 
 
 def _located(spec: EvaluateSpec) -> EvaluateSpec:
@@ -232,27 +236,21 @@ def check_places(recipe: Recipe, site: Site) -> None:
 
 
 def _places(recipe: Recipe) -> Iterator[_Place]:
-    read, written = ("allowed_sources",), ("allowed_outputs",)
-    named = (
-        ("dataset.source", None if recipe.dataset is None else recipe.dataset.source, read),
-        ("dataset.path", recipe.dataset_path, read),
-        ("pack.target", recipe.pack.target, written),
-        ("trainer.checkpoint_target", recipe.trainer.checkpoint_target, written),
-        ("train.init_from", recipe.train.init_from, (*read, *written)),
-        ("suite.file", recipe.suite.file if recipe.suite else None, read),
-    )
-    yield from ((key, value, lists) for key, value, lists in named if value is not None)
+    for (section, name), lists in _PATHS.items():
+        value = getattr(getattr(recipe, section), name, None)
+        if value is not None:
+            yield f"{section}.{name}", value, lists
     for file in recipe.evaluate.files if recipe.evaluate else ():
-        yield "evaluate.checkpoint", file, (*read, *written)
+        yield "evaluate.checkpoint", file, _BOTH
     for argument in recipe.train.args:
         text = argument.partition("=")[2] if argument.startswith("-") else argument
         if _LEADS.match(text):
-            yield "train.args", text, (*read, *written)
+            yield "train.args", text, _BOTH
     for key, text in _texts("trainer.extra", recipe.trainer.extra):
         if _LEADS.match(text):
-            yield key, text, written
+            yield key, text, _WRITTEN
     for key, target in targets_of(recipe).items():
-        lists = written if key.startswith("trainer") else (*read, *written)
+        lists = _WRITTEN if key.startswith("trainer") else _BOTH
         yield from _in_arguments(key, target, lists)
 
 

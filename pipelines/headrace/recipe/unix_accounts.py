@@ -6,7 +6,6 @@ import getpass
 import os
 import pwd
 import re
-from collections.abc import Iterator
 
 from headrace.errors import SiteError
 from headrace.recipe.batch import Batch
@@ -44,14 +43,9 @@ def for_user(site: Site, user: str | None = None) -> Site:
     Raises:
         SiteError: The site names `{user}`, and this user has no personal account.
     """
-    if not any(_USER in text for text in _texts(site)):
+    if _with_name(site, "") == site:
         return site
-    name = account() if user is None else _account_of(user, site)
-    roles = {
-        key: role.model_copy(update={"batch": _filled(role.batch, name)})
-        for key, role in site.roles.items()
-    }
-    return site.model_copy(update={"folder": site.folder.replace(_USER, name), "roles": roles})
+    return _with_name(site, account() if user is None else _account_of(user, site))
 
 
 def other_account(site: Site) -> str:
@@ -90,13 +84,12 @@ def _account_of(user: str, site: Site) -> str:
     return name
 
 
-def _texts(site: Site) -> Iterator[str]:
-    yield site.folder
-    for role in site.roles.values():
-        batch, login = role.batch, role.batch.login
-        yield from (batch.account or "", batch.submit_as or "")
-        if login is not None:
-            yield from (login.host, login.identity or "")
+def _with_name(site: Site, name: str) -> Site:
+    roles = {
+        key: role.model_copy(update={"batch": _filled(role.batch, name)})
+        for key, role in site.roles.items()
+    }
+    return site.model_copy(update={"folder": site.folder.replace(_USER, name), "roles": roles})
 
 
 def _filled(batch: Batch, name: str) -> Batch:

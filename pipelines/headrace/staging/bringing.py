@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import ShardError, StepCancelledError, StoreMissingError
-from headrace.files.manifest import ShardInfo
+from headrace.files.manifest import Manifest, ShardInfo
 from headrace.staging.gang_member import GangMember
 from headrace.staging.gang_store import GangStore
 
@@ -24,48 +24,59 @@ _TELL_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fetch:
-    """Source, target and options of a copy."""
+class Filling:
+    """What to put into a copy."""
 
     store: GangStore
-    """The dataset, or nodes of a gang before it."""
-    folder: Path
-    """Target of the shards, which keep their names in the manifest."""
-    shards: Sequence[ShardInfo]
-    """The shards."""
-    verify: bool
-    """Compare checksums; those of shards from peers are always compared."""
-    is_intact: Callable[[ShardInfo], bool]
-    """Whether a shard need not be copied; called by several threads."""
+    """The dataset, or nodes that fill their own copies at the same time."""
+    manifest: Manifest
+    """Its manifest."""
+    splits: tuple[str, ...]
+    """Splits to add to the existing ones."""
+    verify: bool = True
+    """Compare checksums of shards that are copied or were left by an interrupted copy."""
+    look_again: bool = False
+    """Also compare checksums of published shards that look unchanged."""
+    left_out: frozenset[str] = frozenset()
+    """Files of the shards that stay at the source, for lack of room or until later."""
     member: GangMember | None = None
-    """This node in a gang whose nodes copy the same dataset at the same time."""
-
-    @property
-    def num_threads(self) -> int:
-        """Shards that are copied at once: one per core. More of them would share a core's cache."""
-        return min(max(len(os.sched_getaffinity(0)), _LEAST_THREADS), _MOST_THREADS)
+    """This node among these nodes."""
 
 
-def fetch_shards(fetch: Fetch, tick: Tick | None = None) -> None:
-    """Copy shards, several at once; the first error stops all.
+def fetch_shards(
+    filling: Filling,
+    folder: Path,
+    shards: Sequence[ShardInfo],
+    is_intact: Callable[[ShardInfo], bool],
+    tick: Tick | None = None,
+) -> None:
+    """Copy shards into a folder, several at once; the first error stops all.
 
-    Shards that are complete by then stay; no part of a shard stays. `tick` is called about twice a
-    second and at the end.
+    Shards that are complete by then stay; no part of a shard stays. Checksums of shards from peers
+    are always compared. One shard is copied per core at once: more of them would share its cache.
+
+    Args:
+        filling: Source and options.
+        folder: Target of the shards, which keep their names in the manifest.
+        shards: The shards.
+        is_intact: Whether a shard need not be copied; called by several threads.
+        tick: Called about twice a second and at the end.
 
     Raises:
         ShardError: A shard is missing or differs from the manifest.
         StoreError: The store cannot be read.
     """
-    work = _Work(fetch, tick)
-    with ThreadPoolExecutor(fetch.num_threads, "stage") as pool:
+    work = _Work(filling, folder, shards, tick)
+    num_threads = min(max(len(os.sched_getaffinity(0)), _LEAST_THREADS), _MOST_THREADS)
+    with ThreadPoolExecutor(num_threads, "stage") as pool:
         try:
-            work.run([pool.submit(work.look_at, shard) for shard in fetch.shards])
-            missing = [shard for shard in fetch.shards if shard.file not in work.here]
-            if fetch.member is not None:
-                fetch.member.meet(fetch.store, work.holding, tuple(work.here), work.moved)
-                missing = fetch.store.own_first(missing)
+            work.run([pool.submit(work.look_at, shard, is_intact) for shard in shards])
+            missing = [shard for shard in shards if shard.file not in work.here]
+            if filling.member is not None:
+                filling.member.meet(filling.store, work.holding, tuple(work.here), work.moved)
+                missing = filling.store.own_first(missing)
             left = deque(missing)
-            work.run([pool.submit(work.bring_all, left) for _ in range(fetch.num_threads)])
+            work.run([pool.submit(work.bring_all, left) for _ in range(num_threads)])
         except BaseException:
             work.stopped.set()
             pool.shutdown(wait=True, cancel_futures=True)
@@ -73,15 +84,17 @@ def fetch_shards(fetch: Fetch, tick: Tick | None = None) -> None:
 
 
 class _Work:
-    def __init__(self, fetch: Fetch, tick: Tick | None) -> None:
+    def __init__(
+        self, filling: Filling, folder: Path, shards: Sequence[ShardInfo], tick: Tick | None
+    ) -> None:
         self.stopped = threading.Event()
         self.here: set[str] = set()
-        self._fetch = fetch
-        self._shards = {shard.file: shard for shard in fetch.shards}
-        self._total_bytes = sum(shard.num_bytes for shard in fetch.shards)
+        self._store, self._verify, self._folder = filling.store, filling.verify, folder
+        self._shards = {shard.file: shard for shard in shards}
+        self._total_bytes = sum(shard.num_bytes for shard in shards)
         self._tick = tick
         self._done_bytes = 0
-        self._turns = {shard.file: threading.Lock() for shard in fetch.shards}
+        self._turns = {shard.file: threading.Lock() for shard in shards}
         self._lock = threading.Lock()
 
     def run(self, futures: Sequence[Future[None]]) -> None:
@@ -94,9 +107,9 @@ class _Work:
             if self._tick is not None:
                 self._tick(self._done_bytes, self._total_bytes)
 
-    def look_at(self, shard: ShardInfo) -> None:
+    def look_at(self, shard: ShardInfo, is_intact: Callable[[ShardInfo], bool]) -> None:
         self.moved(0)
-        if self._fetch.is_intact(shard):
+        if is_intact(shard):
             self.here.add(shard.file)
             self.moved(shard.num_bytes)
 
@@ -113,7 +126,7 @@ class _Work:
         self.moved(0)
         with self._turns[shard.file]:
             if shard.file not in self.here:
-                store = self._fetch.store
+                store = self._store
                 self._download(shard, store.read_source if from_source else store.download)
                 self.here.add(shard.file)
 
@@ -121,7 +134,7 @@ class _Work:
     def holding(self, file: str) -> Iterator[Path]:
         """Copy a shard at the request of another node; see `Holding`."""
         self.bring(self._shards[file], from_source=True)  # never from the node that requests it
-        yield self._fetch.folder / file
+        yield self._folder / file
 
     def moved(self, num_bytes: int) -> None:
         """Count bytes; raises `StepCancelledError` if the work has to stop."""
@@ -131,14 +144,14 @@ class _Work:
             self._done_bytes += num_bytes
 
     def _download(self, shard: ShardInfo, download: Callable[..., str]) -> None:
-        target = self._fetch.folder / shard.file
+        target = self._folder / shard.file
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f".{target.name}.{os.getuid()}.{os.getpid()}")
-        source = f"{self._fetch.store.source.url}/{shard.file}"
+        source = f"{self._store.source.url}/{shard.file}"
         try:
             checksum = download(shard.file, part, self.moved)
             num_bytes = part.stat().st_size
-            if num_bytes != shard.num_bytes or (self._fetch.verify and checksum != shard.xxh3_128):
+            if num_bytes != shard.num_bytes or (self._verify and checksum != shard.xxh3_128):
                 raise ShardError(
                     f"Shard {source} is damaged: expected {shard.num_bytes} bytes with checksum "
                     f"{shard.xxh3_128}, got {num_bytes} bytes with checksum {checksum}",

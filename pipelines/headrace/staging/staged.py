@@ -19,11 +19,11 @@ from headrace.files.manifest_file import content_fingerprint
 from headrace.objects.store import is_remote, open_store, read_manifest_at
 from headrace.recipe.site import StoreOptions, Tier
 from headrace.staging import cache
-from headrace.staging.bringing import Tick
+from headrace.staging.bringing import Filling, Tick
 from headrace.staging.gang_member import GangMember, Relay, joining
 from headrace.staging.gang_store import Brought, GangStore, Traffic
 from headrace.staging.peers import PeerGroup
-from headrace.staging.staged_folder import Filling, StagedFolder, TierFullError, shards_in
+from headrace.staging.staged_folder import StagedFolder, TierFullError, shards_in
 from headrace.staging.tier_choice import TierPlace, Wanted, choose_place
 
 
@@ -173,23 +173,17 @@ class _Staging:
 
     def copy(self) -> StagedCopy:
         started = time.perf_counter()
-        found = self._find_or_stage()
-        brought, missing = (
-            self.traffic.brought,
-            {shard.file for shard in found.missing(self.wanted.manifest, self.wanted.splits)},
-        )
-        left_out = [shard for shard in self.shards if shard.file in missing]
-        num_bytes = sum(shard.num_bytes for shard in self.shards)
-        left_out_bytes = sum(shard.num_bytes for shard in left_out)
-        copied_bytes = brought.source_bytes + brought.peer_bytes
+        found, brought = self._find_or_stage(), self.traffic.brought
+        missing = set(found.missing(self.wanted.manifest, self.wanted.splits))
+        left_out = [shard for shard in self.shards if shard in missing]
         return StagedCopy(
             folder=found.path,
             tier=found.tier,
-            reused=not copied_bytes,
-            num_bytes=num_bytes,
+            reused=brought == Brought(),
+            num_bytes=sum(shard.num_bytes for shard in self.shards),
             source_bytes=brought.source_bytes,
             peer_bytes=brought.peer_bytes,
-            left_out_bytes=left_out_bytes,
+            left_out_bytes=sum(shard.num_bytes for shard in left_out),
             left_out=frozenset(shard.file for shard in left_out),
             seconds=time.perf_counter() - started,
         )

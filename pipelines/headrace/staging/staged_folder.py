@@ -19,9 +19,7 @@ from headrace.files.machine import is_full
 from headrace.files.manifest import Manifest, ShardInfo
 from headrace.files.manifest_file import FILE_NAME, read_manifest, write_manifest
 from headrace.record import Record
-from headrace.staging.bringing import Fetch, Tick, fetch_shards
-from headrace.staging.gang_member import GangMember
-from headrace.staging.gang_store import GangStore
+from headrace.staging.bringing import Filling, Tick, fetch_shards
 from headrace.states import FailureClass
 
 
@@ -60,26 +58,6 @@ class TierFullError(HeadraceError):
     def __init__(self, error: OSError, tier: str) -> None:
         super().__init__(os.strerror(error.errno or errno.ENOSPC))
         self.tier = tier
-
-
-@dataclass(frozen=True, kw_only=True)
-class Filling:
-    """What to put into a copy."""
-
-    store: GangStore
-    """The dataset, or nodes that fill their own copies at the same time."""
-    manifest: Manifest
-    """Its manifest."""
-    splits: tuple[str, ...]
-    """Splits to add to the existing ones."""
-    verify: bool = True
-    """Compare checksums of shards that are copied or were left by an interrupted copy."""
-    look_again: bool = False
-    """Also compare checksums of published shards that look unchanged."""
-    left_out: frozenset[str] = frozenset()
-    """Files of the shards that stay at the source, for lack of room or until later."""
-    member: GangMember | None = None
-    """This node among these nodes."""
 
 
 @dataclass(frozen=True)
@@ -141,18 +119,14 @@ class StagedFolder:
         shards = shards_in(filling.manifest, every)
         wanted = [shard for shard in shards if shard.file not in filling.left_out]
         added = [shard.file for shard in shards if not (self.path / shard.file).exists()]
-        fetch = Fetch(
-            store=filling.store,
-            folder=self.path,
-            shards=wanted,
-            verify=filling.verify,
-            is_intact=lambda shard: self._is_intact(shard, published, filling),
-            member=filling.member,
-        )
+
+        def is_intact(shard: ShardInfo) -> bool:
+            return self._is_intact(shard, published, filling)
+
         try:
             self.path.mkdir(mode=0o700, exist_ok=True)
             self._remove_leftovers(shards)
-            fetch_shards(fetch, tick)
+            fetch_shards(filling, self.path, wanted, is_intact, tick)
             self._publish(filling.manifest, every, filling.left_out)
         except OSError as error:
             if not is_full(error):
