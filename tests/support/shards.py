@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,48 +32,63 @@ def write_dataset(
         shard_samples: Samples a shard.
         classes: Names of the classes.
     """
+    infos = [
+        FieldInfo(name=name, dtype=str(each.dtype), shape=each.shape[1:], layout="fixed")
+        for name, each in fields.items()
+    ]
+
+    def add(writer: ShardWriter, ids: NDArray[np.int64]) -> None:
+        for name, values in fields.items():
+            writer.add_fixed(name, values[ids])
+
+    return write_fields(
+        folder, infos, add, splits=splits, shard_samples=shard_samples, classes=classes
+    )
+
+
+def write_fields(
+    folder: Path,
+    fields: Sequence[FieldInfo],
+    add: Callable[[ShardWriter, NDArray[np.int64]], None],
+    *,
+    splits: Mapping[str, int],
+    shard_samples: int = 50,
+    classes: tuple[str, ...] = (),
+    source: str = "folder/<{}>.png",
+) -> Manifest:
+    """Write fields of any kind as `write_dataset` does.
+
+    Args:
+        folder: Made when it is not there.
+        fields: Their descriptions.
+        add: Adds the fields of samples, `(n,) int64`, to the writer of their shard.
+        splits: Samples of each split, in order.
+        shard_samples: Samples a shard.
+        classes: Names of the classes.
+        source: Template of the sample's source, for its number.
+    """
     (folder / "shards").mkdir(parents=True)
     shards: list[ShardInfo] = []
     first = 0
     for split, num_samples in splits.items():
         for number, start in enumerate(range(first, first + num_samples, shard_samples)):
             ids = np.arange(start, min(start + shard_samples, first + num_samples))
-            shards.append(_write_shard(folder, fields, split, number, ids))
+            file = f"shards/{split}-{number:05d}.h5"
+            writer = ShardWriter(split, ids, [source.format(index) for index in ids])
+            add(writer, ids)
+            written = vars(writer.publish(folder / file))
+            shards.append(ShardInfo(file=file, split=split, num_samples=len(ids), **written))
         first += num_samples
     manifest = Manifest(
         name="small",
         fingerprint="",
         pack_key="test",
-        fields=tuple(
-            FieldInfo(name=name, dtype=str(each.dtype), shape=each.shape[1:], layout="fixed")
-            for name, each in fields.items()
-        ),
+        fields=tuple(fields),
         classes=classes,
         splits=dict(splits),
         shards=tuple(shards),
     )
     return write_identified(folder, manifest)
-
-
-def _write_shard(
-    folder: Path,
-    fields: Mapping[str, NDArray[Any]],
-    split: str,
-    number: int,
-    ids: NDArray[np.int64],
-) -> ShardInfo:
-    name = f"shards/{split}-{number:05d}.h5"
-    writer = ShardWriter(split, ids, [f"folder/<{index}>.png" for index in ids])
-    for field, values in fields.items():
-        writer.add_fixed(field, values[ids])
-    written = writer.publish(folder / name)
-    return ShardInfo(
-        file=name,
-        split=split,
-        num_samples=len(ids),
-        num_bytes=written.num_bytes,
-        xxh3_128=written.xxh3_128,
-    )
 
 
 def write_identified(folder: Path, manifest: Manifest) -> Manifest:

@@ -19,11 +19,11 @@ from headrace.data.instantiate import Allowed
 from headrace.data.loaders import DataSettings
 from headrace.data.module import HeadraceDataModule
 from headrace.errors import DataError, StepError, UserCodeError, UserError
-from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
+from headrace.files.manifest import FieldInfo
 from headrace.recipe.base import Target
 from headrace.recipe.recipe import DataSpec
 from headrace_bench.shards import ShardWriter
-from support.shards import write_identified
+from support.shards import write_fields
 
 TRAIN, VAL, SHARD, BATCH, SEED = 47, 10, 6, 12, 5
 WORLD_SIZES = (1, 2, 3, 4, 6)
@@ -33,39 +33,21 @@ WORLD_SIZES = (1, 2, 3, 4, 6)
 def folder(tmp_path_factory) -> Path:
     """Samples with a label, a weight, an array of varying length, and text."""
     folder = tmp_path_factory.mktemp("options") / "dataset"
-    (folder / "shards").mkdir(parents=True)
-    shards = [
-        write_shard(folder, split, ids)
-        for split, first, last in (("train", 0, TRAIN), ("val", TRAIN, TRAIN + VAL))
-        for ids in np.split(np.arange(first, last), range(SHARD, last - first, SHARD))
-    ]
-    ragged: dict[str, Any] = {"layout": "ragged"}
-    manifest = Manifest(
-        name="options",
-        fingerprint="",
-        pack_key="0",
-        fields=(
-            FieldInfo(name="length", dtype="float32", **ragged),
-            FieldInfo(name="words", dtype="uint8", encoding="text", **ragged),
-            FieldInfo(name="weight", dtype="float32", layout="fixed"),
-            FieldInfo(name="label", dtype="int64", layout="fixed"),
-        ),
-        splits={"train": TRAIN, "val": VAL},
-        shards=tuple(shards),
+    fields = (
+        FieldInfo(name="length", dtype="float32", layout="ragged"),
+        FieldInfo(name="words", dtype="uint8", layout="ragged", encoding="text"),
+        FieldInfo(name="weight", dtype="float32", layout="fixed"),
+        FieldInfo(name="label", dtype="int64", layout="fixed"),
     )
-    write_identified(folder, manifest)
+    write_fields(folder, fields, add, splits={"train": TRAIN, "val": VAL}, shard_samples=SHARD)
     return folder
 
 
-def write_shard(folder: Path, split: str, ids: np.ndarray) -> ShardInfo:
-    file = f"shards/{split}-{ids[0]:05d}.h5"
-    writer = ShardWriter(split, ids, [f"{i}" for i in ids])
+def add(writer: ShardWriter, ids: np.ndarray) -> None:
     writer.add_ragged("length", [np.full(i % 4 + 1, i, np.float32).tobytes() for i in ids])
     writer.add_ragged("words", [f"sämple {i}".encode() for i in ids])
     writer.add_fixed("weight", (ids < 4).astype(np.float32))
     writer.add_fixed("label", (ids % 10 == 0).astype(np.int64))
-    written = writer.publish(folder / file)
-    return ShardInfo(file=file, split=split, num_samples=len(ids), **vars(written))
 
 
 def modules(
@@ -147,17 +129,6 @@ def test_validation_has_each_sample_once_whatever_the_training(folder, kind, wor
     assert len({len(batches) for batches in ranks}) == 1
     found = [i for batches in ranks for batch in batches for i in batch["sample_id"].tolist()]
     assert sorted(found) == list(range(TRAIN, TRAIN + VAL))
-
-
-def test_a_window_keeps_to_its_shards(folder):
-    (module,) = modules(folder, shuffle_window=2, drop_last=False)
-    samples = [sample for batch in epoch_of([module], 0) for sample in batch]
-    assert sorted(samples) == list(range(TRAIN))
-    assert samples != sorted(samples)
-    window = {sample // SHARD for sample in samples[: BATCH - 1]}
-    assert len(window) == 2
-    size = sum(sample // SHARD in window for sample in range(TRAIN))
-    assert {sample // SHARD for sample in samples[size:]}.isdisjoint(window)
 
 
 def test_draws_by_class_and_by_weight(folder):

@@ -19,12 +19,12 @@ from headrace.data.instantiate import Allowed
 from headrace.data.loader import BatchLoader
 from headrace.data.order import TrainOrder
 from headrace.errors import DataError, ShardError
-from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
+from headrace.files.manifest import FieldInfo
 from headrace.recipe.recipe import DataSpec
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.inspection import verify_dataset
 from headrace_bench.shards import ShardWriter
-from support.shards import reseal, write_dataset, write_identified
+from support.shards import reseal, write_dataset, write_fields
 
 NUM, PER_SHARD = 11, 4
 NUMBERS = np.arange(NUM)
@@ -66,8 +66,7 @@ FIELDS = (
 )
 
 
-def write_shard(folder: Path, number: int, ids: list[int]) -> ShardInfo:
-    writer = ShardWriter("train", np.array(ids), [f"{i}.x" for i in ids])
+def add(writer: ShardWriter, ids: np.ndarray) -> None:
     for codec in ("lz4", "zstd", "blosc"):
         writer.add_fixed(codec, VOLUMES[ids], codec=codec, chunk_samples=2)
     writer.add_arrays("array", [ARRAYS[i] for i in ids])
@@ -77,34 +76,11 @@ def write_shard(folder: Path, number: int, ids: list[int]) -> ShardInfo:
     for name in ("wav", "flac"):
         writer.add_ragged(name, [sound_bytes(i, name) for i in ids])
     writer.add_fixed("label", NUMBERS[ids] % 2)
-    file = f"shards/train-{number:05d}.h5"
-    written = writer.publish(folder / file)
-    return ShardInfo(
-        file=file,
-        split="train",
-        num_samples=len(ids),
-        num_bytes=written.num_bytes,
-        xxh3_128=written.xxh3_128,
-    )
 
 
 def make(folder: Path) -> Path:
-    (folder / "shards").mkdir(parents=True)
-    firsts = range(0, NUM, PER_SHARD)
-    shards = [
-        write_shard(folder, number, list(range(first, min(first + PER_SHARD, NUM))))
-        for number, first in enumerate(firsts)
-    ]
-    manifest = Manifest(
-        name="kinds",
-        fingerprint="",
-        pack_key="0",
-        fields=FIELDS,
-        classes=("a", "b"),
-        splits={"train": NUM},
-        shards=tuple(shards),
-    )
-    write_identified(folder, manifest)
+    options = {"shard_samples": PER_SHARD, "classes": ("a", "b"), "source": "{}.x"}
+    write_fields(folder, FIELDS, add, splits={"train": NUM}, **options)
     return folder
 
 

@@ -1,4 +1,4 @@
-"""The loader: right samples, position, encoded fields, map-style datasets in workers."""
+"""The loader: right samples, position, encoded fields, workers, reading ahead."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from lightning.fabric.utilities.data import _set_sampler_epoch
 from torch.utils.data import DataLoader
 
 from headrace.data import decode
+from headrace.data.ahead import Payoff, read_ahead, read_ahead_while_it_pays
 from headrace.data.dataset import SampleDataset, SampleReader
 from headrace.data.loader import BatchLoader
 from headrace.data.order import TrainOrder
 from headrace.errors import DataError, ManifestError, StepError
 from headrace.fields import image
-from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
+from headrace.files.manifest import FieldInfo
 from headrace.shards.dataset import ShardedDataset
 from headrace_bench.shards import ShardWriter
-from support.shards import write_dataset, write_identified
+from support.shards import write_dataset, write_fields
 from support.source_files import png
 
 NUM_SAMPLES = 47
@@ -67,33 +68,6 @@ def test_batches_hold_the_fields_of_the_samples_in_order(folder, prefetch):
         assert batch["image"][:, 0, 0].tolist() == (ids * 4 % 256).tolist()
     assert loader.num_samples == 42
     assert loader.wait_s > 0
-
-
-@settings(deadline=None, max_examples=25)
-@given(epoch=st.integers(0, 3), stop=st.integers(0, 7), before=st.sampled_from([1, 2, 3, 6]))
-def test_a_loader_goes_on_where_another_stopped(folder, epoch, stop, before):
-    """Pains 30: at any break point, in any epoch, with another world size."""
-    firsts = [make_loader(folder, rank=rank, world_size=before) for rank in range(before)]
-    seen: list[int] = []
-    for loader in firsts:
-        loader.set_epoch(epoch)
-        iterator = iter(loader)
-        for _ in range(stop):
-            seen += next(iterator)["sample_id"].tolist()
-    positions = [loader.state_dict() for loader in firsts]
-    assert positions == [{"epoch": epoch, "global_index": stop * BATCH}] * before
-
-    second = make_loader(folder)
-    second.load_state_dict(positions[0])
-    second.set_epoch(epoch)
-    assert len(second) == 7
-    rest = samples(second)
-    assert len(rest) == (7 - stop) * BATCH
-    whole = make_loader(folder)
-    whole.set_epoch(epoch)
-    assert sorted(seen + rest) == sorted(samples(whole))
-    second.set_epoch(epoch + 1)
-    assert len(samples(second)) == 7 * BATCH
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
@@ -175,29 +149,12 @@ def test_map_style_dataset_with_fields_and_transforms(folder):
 
 
 def encoded(folder: Path, items: list[bytes]) -> ShardedDataset:
-    (folder / "shards").mkdir(parents=True)
-    writer = ShardWriter("train", np.arange(len(items)), [f"{i}.png" for i in range(len(items))])
-    writer.add_ragged("image", items)
-    written = writer.publish(folder / "shards" / "train-00000.h5")
-    shard = ShardInfo(
-        file="shards/train-00000.h5",
-        split="train",
-        num_samples=len(items),
-        num_bytes=written.num_bytes,
-        xxh3_128=written.xxh3_128,
-    )
     field = FieldInfo(name="image", dtype="uint8", layout="ragged", encoding="png")
-    write_identified(
-        folder,
-        Manifest(
-            name="encoded",
-            fingerprint="",
-            pack_key="0",
-            fields=(field,),
-            splits={"train": len(items)},
-            shards=(shard,),
-        ),
-    )
+
+    def add(writer: ShardWriter, ids: np.ndarray) -> None:
+        writer.add_ragged("image", [items[i] for i in ids])
+
+    write_fields(folder, [field], add, splits={"train": len(items)}, source="{}.png")
     return ShardedDataset(folder, "train")
 
 
@@ -249,3 +206,115 @@ def test_a_worker_of_torchs_loader_decodes_by_itself(monkeypatch):
     """Eight workers with eight threads each would fight for the cores."""
     monkeypatch.setattr("headrace.data.decode.get_worker_info", lambda: object())
     assert decode._num_threads() == 1
+
+
+@pytest.fixture
+def two_cores():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_readers_copy_with_one_core_each_and_leave_the_others_alone(two_cores):
+    """Else the threads of all readers wait for one another: seen to be 100 times slower."""
+    found = list(read_ahead(lambda _: lambda _: torch.get_num_threads(), range(6), 4))
+    assert found == [1] * 6
+    assert torch.get_num_threads() == 2
+    later = []
+    thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert later == [2]
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, 3, 5])
+def test_results_come_in_order(depth):
+    assert list(read_ahead(lambda _: str, range(3, 14), depth)) == [str(n) for n in range(3, 14)]
+
+
+@pytest.mark.parametrize("depth", [2, 3, 4])
+def test_each_thread_is_told_its_share(depth):
+    shares = []
+
+    def begin(share):
+        shares.append(list(share))
+        return str
+
+    list(read_ahead(begin, range(10), depth))
+    assert sorted(number for share in shares for number in share) == list(range(10))
+    assert len(shares) == -(-depth // 2)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_no_more_than_asked_for_is_read_ahead(depth):
+    began = []
+    results = read_ahead(lambda _: began.append, range(100), depth)
+    next(results)
+    results.close()  # all readers have ended now
+    assert len(began) <= depth + 1
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, 3])
+def test_an_error_comes_in_its_turn_and_readers_end(depth):
+    def read(number):
+        if number == 7:
+            raise LookupError("seven")
+        return number
+
+    results = read_ahead(lambda _: read, range(20), depth)
+    assert [next(results) for _ in range(7)] == list(range(7))
+    with pytest.raises(LookupError, match="seven"):
+        next(results)
+    assert not [t for t in threading.enumerate() if t.name.startswith("headrace-load")]
+
+
+class Fickle(Payoff):
+    """Changes its mind after each part."""
+
+    def saw(self, read_s, worked_s):
+        assert read_s >= 0
+        assert worked_s >= 0
+        self.is_ahead = not self.is_ahead
+
+
+@pytest.mark.parametrize("depth", [0, 1, 4])
+def test_results_come_in_order_however_often_reading_ahead_begins_and_ends(depth):
+    results = list(read_ahead_while_it_pays(lambda _: str, range(3, 24), depth, Fickle()))
+    assert results == [str(number) for number in range(3, 24)]
+    assert not [t for t in threading.enumerate() if t.name.startswith("headrace-load")]
+
+
+def test_parts_are_read_here_while_nobody_works_on_them():
+    payoff = Payoff()
+    while payoff.is_ahead:
+        payoff.saw(read_s=1.0, worked_s=0.01)
+    threads = read_ahead_while_it_pays(
+        lambda _: lambda _: threading.current_thread(), range(5), 4, payoff
+    )
+    assert set(threads) == {threading.current_thread()}
+
+
+def test_reading_ahead_begins_again_with_the_work():
+    payoff = Payoff()
+    while payoff.is_ahead:
+        payoff.saw(read_s=1.0, worked_s=0.01)
+    for _ in range(100):
+        payoff.saw(read_s=1.0, worked_s=0.2)
+        assert not payoff.is_ahead
+    for _ in range(100):
+        payoff.saw(read_s=1.0, worked_s=0.3)
+    for _ in range(100):
+        payoff.saw(read_s=1.0, worked_s=0.2)
+        assert payoff.is_ahead
+
+
+@given(st.lists(st.booleans(), max_size=2000))
+@settings(deadline=None, max_examples=20)
+def test_changes_become_rare(works):
+    payoff, changes = Payoff(), 0
+    for is_working in works:
+        before = payoff.is_ahead
+        payoff.saw(read_s=1.0, worked_s=float(is_working))
+        changes += before != payoff.is_ahead
+    assert changes <= 8  # 8 parts until the first, then twice as many each time

@@ -1,17 +1,21 @@
-"""The data module: augmentation by position, validation that may be missing, state."""
+"""The data module: augmentation by position, validation, folds, state."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 from headrace.data.loaders import DataSettings
 from headrace.data.module import HeadraceDataModule
 from headrace.data.transforms import AddNoise, Normalize
+from headrace.errors import ManifestError
+from headrace.files.manifest_file import write_manifest
 from headrace.recipe.recipe import DataSpec
+from support.shards import write_dataset
 from support.training import write_blobs
 
 
@@ -90,3 +94,47 @@ def test_the_position_is_in_the_checkpoint(folder):
         "position": {"epoch": 0, "global_index": 8},
         "order": "24 samples shuffled by seed 3",
     }
+
+
+@pytest.fixture
+def folds(tmp_path: Path) -> Path:
+    """Thirty samples_of in three folds of ten."""
+    values = np.arange(30, dtype=np.float32)[:, None]
+    fields = {"array": values, "label": np.arange(30) % 2}
+    manifest = write_dataset(tmp_path / "a", fields, splits={"train": 30}, shard_samples=10)
+    shards = tuple(
+        shard.model_copy(update={"fold": number}) for number, shard in enumerate(manifest.shards)
+    )
+    folds = {"train": (10, 10, 10)}
+    write_manifest(tmp_path / "a", manifest.model_copy(update={"shards": shards, "folds": folds}))
+    return tmp_path / "a"
+
+
+def folded(folds: Path, fold: int | None) -> HeadraceDataModule:
+    spec = DataSpec(global_batch_size=5, fold=fold, drop_last=False, prefetch=0)
+    return HeadraceDataModule(DataSettings(folder=folds, spec=spec, seed=1))
+
+
+def samples_of(loader: object) -> set[int]:
+    return {int(value) for batch in loader for value in batch["array"].ravel()}  # type: ignore[attr-defined]
+
+
+def test_each_fold_is_validation_once(folds: Path) -> None:
+    validated: list[set[int]] = []
+    for fold in range(3):
+        data = folded(folds, fold)
+        assert data.has_validation
+        validated.append(samples_of(data.val_dataloader()))
+        assert samples_of(data.train_dataloader()) == set(range(30)) - validated[-1]
+    assert validated == [set(range(10)), set(range(10, 20)), set(range(20, 30))]
+
+
+def test_without_a_fold_all_are_trained_on(folds: Path) -> None:
+    data = folded(folds, None)
+    assert not data.has_validation
+    assert samples_of(data.train_dataloader()) == set(range(30))
+
+
+def test_a_fold_that_is_not_there(folds: Path) -> None:
+    with pytest.raises(ManifestError, match="has 3 folds, no fold 3"):
+        folded(folds, 3)

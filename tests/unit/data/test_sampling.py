@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.data.order import TrainOrder
+from headrace.data.order import EachOnceOrder, TrainOrder
 from headrace.data.sampling import (
     Blocks,
     BlocksFirst,
@@ -15,9 +15,10 @@ from headrace.data.sampling import (
     Weighted,
     Whole,
     check_weights,
-    class_weights,
+    epoch_order,
 )
 from headrace.errors import DataError, UserError
+from headrace.recipe.gang_size import check_global_batch
 from headrace.recipe.recipe import DataSpec
 
 WORLD_SIZES = (1, 2, 3, 4, 6)
@@ -125,15 +126,6 @@ def test_a_window_mixes_its_shards_and_epochs_differ():
     assert len({tuple(order.tolist()) for order in orders}) == 3
 
 
-def test_balanced_sampling_draws_classes_alike():
-    labels = np.array([0] * 900 + [1] * 90 + [5] * 10)
-    epochs = Weighted(weights=class_weights(labels), seed=3, num_samples=6000)
-    _, counts = np.unique(labels[epochs.order(0)], return_counts=True)
-    assert len(counts) == 3
-    assert np.abs(counts - 2000).max() < 200  # 5 standard deviations are 183
-    assert not np.array_equal(epochs.order(0), epochs.order(1))
-
-
 def test_draws_follow_the_weights_and_never_take_weight_zero():
     weights = np.array([0.0, 1.0, 3.0, 0.0, 0.0, 0.0])
     order = Weighted(weights=weights, seed=1, num_samples=4000).order(2)
@@ -164,3 +156,117 @@ def test_weights_that_cannot_be_drawn_by_are_named():
 def test_settings_that_do_not_go_together_are_refused(keys, match):
     with pytest.raises(ValueError, match=match):
         DataSpec(**keys)
+
+
+@given(st.integers(0, 500), st.integers(0, 2**32 - 1), st.integers(0, 50))
+def test_an_epoch_is_a_permutation_and_a_pure_function(num_samples, seed, epoch):
+    order = epoch_order(num_samples, seed, epoch)
+    assert order.dtype == np.int64
+    assert sorted(order) == list(range(num_samples))
+    assert np.array_equal(order, epoch_order(num_samples, seed, epoch))
+
+
+def test_the_order_is_the_promised_one():
+    """Another order would break the resume of trainings from before an upgrade."""
+    assert epoch_order(8, 7, 0).tolist() == [7, 1, 3, 2, 6, 5, 0, 4]
+    assert epoch_order(8, 7, 1).tolist() == [1, 7, 4, 0, 3, 2, 6, 5]
+    assert epoch_order(4, 7, 1, shuffle=False).tolist() == [0, 1, 2, 3]
+
+
+def test_epochs_and_seeds_differ():
+    orders = [epoch_order(50, seed, epoch).tolist() for seed in range(3) for epoch in range(3)]
+    assert len({tuple(order) for order in orders}) == 9
+
+
+@st.composite
+def trainings(draw):
+    world_size = draw(st.integers(1, 8))
+    accumulate = draw(st.integers(1, 3))
+    batch = world_size * accumulate * draw(st.integers(1, 6))
+    return {
+        "num_samples": draw(st.integers(batch, batch * 7)),
+        "seed": draw(st.integers(0, 1000)),
+        "global_batch_size": batch,
+        "accumulate": accumulate,
+        "world_size": world_size,
+        "drop_last": draw(st.booleans()),
+    }
+
+
+@given(trainings(), st.integers(0, 5))
+def test_ranks_share_each_batch_equally_and_no_sample_comes_twice(training, epoch):
+    """Pains 29: equal steps by construction."""
+    orders = [TrainOrder(rank=rank, **training) for rank in range(training["world_size"])]
+    assert len({order.num_batches for order in orders}) == 1
+    seen: list[int] = []
+    for number in range(orders[0].num_batches):
+        shares = [order.batch(epoch, number) for order in orders]
+        assert len({len(share) for share in shares}) == 1
+        assert len(shares[0]) > 0
+        seen += np.concatenate(shares).tolist()
+    assert len(set(seen)) == len(seen)
+    left_out = training["num_samples"] - len(seen)
+    assert left_out == orders[0].num_left_out
+    limit = training["global_batch_size"] if training["drop_last"] else training["world_size"]
+    assert left_out < limit
+
+
+@given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 8))
+def test_validation_sees_each_sample_once_and_no_batch_is_empty(num_samples, batch, world_size):
+    if num_samples < world_size:
+        with pytest.raises(UserError, match="fewer than"):
+            EachOnceOrder(num_samples=num_samples, global_batch_size=batch, world_size=world_size)
+        return
+    orders = [
+        EachOnceOrder(
+            num_samples=num_samples, global_batch_size=batch, rank=rank, world_size=world_size
+        )
+        for rank in range(world_size)
+    ]
+    assert len({order.num_batches for order in orders}) == 1
+    shares = [o.batch(0, number) for o in orders for number in range(o.num_batches)]
+    assert np.concatenate(shares).tolist() == list(range(num_samples))
+    sizes = {len(share) for share in shares}
+    assert min(sizes) > 0
+    assert max(sizes) <= max(batch // world_size, 1) + 1
+
+
+@given(trainings(), st.integers(0, 5))
+def test_an_optimizer_step_takes_the_same_samples_in_one_batch_and_in_several(training, epoch):
+    """`global_batch_size` is what an optimizer step takes, whatever it is cut into."""
+    accumulate = training["accumulate"]
+    whole, cut = (
+        [TrainOrder(rank=rank, **{**training, **how}) for rank in range(training["world_size"])]
+        for how in ({"accumulate": 1}, {})
+    )
+    full = training["num_samples"] // training["global_batch_size"]
+    assert cut[0].num_batches >= full * accumulate
+    assert cut[0].num_batches == full * accumulate or not training["drop_last"]
+    for step in range(full):
+        numbers = range(step * accumulate, (step + 1) * accumulate)
+        parts = [order.batch(epoch, number) for number in numbers for order in cut]
+        assert {len(part) for part in parts} == {cut[0].batch_span // len(cut)}
+        together = np.concatenate([order.batch(epoch, step) for order in whole])
+        assert np.concatenate(parts).tolist() == together.tolist()
+
+
+@pytest.mark.parametrize(
+    ("batch", "ranks", "accumulate", "valid"),
+    [
+        (10, 4, 1, "8 or 12"),
+        (3, 4, 1, "4"),
+        (65, 8, 1, "64 or 72"),
+        (64, 8, 3, r"48 or 72"),
+    ],
+)
+def test_a_batch_that_ranks_cannot_share_names_the_nearest(batch, ranks, accumulate, valid):
+    with pytest.raises(UserError, match=f"Nearest valid: {valid}") as caught:
+        check_global_batch(batch, ranks, accumulate)
+    assert ("trainer.accumulate_grad_batches" in caught.value.what) == (accumulate > 1)
+
+
+def test_too_few_samples_for_one_batch():
+    """Pains 29."""
+    with pytest.raises(UserError, match="40 samples, too few") as caught:
+        TrainOrder(num_samples=40, seed=0, global_batch_size=64)
+    assert "drop_last" in caught.value.hint

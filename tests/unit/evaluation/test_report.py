@@ -1,6 +1,10 @@
 """The report: whole, escaped, without network."""
 
+from __future__ import annotations
+
+import os
 import re
+import signal
 from html.parser import HTMLParser
 from io import BytesIO
 
@@ -8,17 +12,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from headrace.evaluation import figures
+from headrace.evaluation import figures, predict
 from headrace.evaluation.evaluation_plan import shortfalls
 from headrace.evaluation.figures import classification_figures, confusion_matrix
 from headrace.evaluation.metrics import Predictions, classification_result
-from headrace.evaluation.results import (
-    Judgement,
-    judge,
-    picture,
-    to_png,
-    to_waveform,
-)
+from headrace.evaluation.results import Judgement, judge, picture, to_png, to_waveform
 from headrace.evaluation.write_report import cards, sample_ids
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.report.html import Report, png, render
@@ -229,3 +227,21 @@ def test_undefined_metric_is_a_shortfall():
     assert shortfalls({"accuracy": 1.0}, spec) == (
         "auroc is undefined on this split, the bound is at least 0.9",
     )
+
+
+_HERE = os.getpid()
+
+
+def _draw(step_folder: str, variant: int, checkpoint: str) -> dict[str, bytes]:
+    if checkpoint == "kills" and os.getpid() != _HERE:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {f"{step_folder} {variant}": b"here" if os.getpid() == _HERE else b"beside"}
+
+
+@pytest.mark.parametrize(("checkpoint", "where"), [("", b"beside"), ("kills", b"here")])
+def test_figures_come_from_a_fork_or_are_drawn_here_when_it_was_killed(
+    monkeypatch: pytest.MonkeyPatch, checkpoint: str, where: bytes
+) -> None:
+    monkeypatch.setattr(predict, "draw_training", _draw)
+    figures = predict._drawn.__wrapped__("steps/000003", 1, checkpoint)
+    assert figures() == {"steps/000003 1": where}

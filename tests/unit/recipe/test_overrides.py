@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from headrace.errors import RecipeError
+from headrace.recipe.difference import Change, differences
 from headrace.recipe.load import load_recipe
 from headrace.recipe.overrides import Override, apply, as_override, read_override
 from headrace.recipe.untrusted_overrides import check_from_outside
@@ -222,3 +223,15 @@ def test_null_is_a_value_and_removes_no_key(null):
         for more in ([], ["trainer.limit_val_batches=1"]):
             with pytest.raises(RecipeError, match="got null"):
                 load_recipe("digits", [f"{key}={null}", *more])
+
+
+def test_each_key_that_differs_is_told_with_both_values() -> None:
+    before = load_recipe("digits")
+    changed = ("trainer.max_epochs=3", "model.learning_rate=0.5", "+model.dropout=0.1")
+    after = load_recipe("digits", [each.lstrip("+") for each in changed])
+    assert differences(before, after) == (
+        Change(key="model.learning_rate", before="0.003", after="0.5"),
+        Change(key="trainer.max_epochs", before=str(before.trainer.max_epochs), after="3"),
+        Change(key="model.dropout", before="", after="0.1"),
+    )
+    assert differences(before, before) == ()

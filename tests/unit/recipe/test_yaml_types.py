@@ -1,19 +1,21 @@
-"""What stands where something else belongs is answered in words of the file, not of pydantic."""
+"""Wrong values are answered in words of the file, by a schema that agrees with the loader."""
 
 from __future__ import annotations
 
 import copy
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, get_args
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 from pydantic import BaseModel, ValidationError
 
 from headrace.errors import UserError
-from headrace.recipe.load import BUILT_IN, load_recipe, parse
-from headrace.recipe.schema import MODELS
+from headrace.recipe.load import BUILT_IN, available, load_recipe, parse
+from headrace.recipe.schema import MODELS, json_schema
 
 WRONG: tuple[Any, ...] = (
     None, [], [None, "a b", {"x": 1}], {}, {"x y/": None}, {"x": 1}, "~ text ~", "", -3.5, 10**30,
@@ -152,3 +154,63 @@ def test_what_a_key_takes_is_told_in_plain_words(override: str, words: list[str]
         load_recipe("digits", [override])
     for word in words:
         assert word in str(caught.value)
+
+
+RECIPE = {"dataset": {"name": "d", "source": "/data"}, "model": {"_target_": "a.B", "width": 3}}
+SITE = {"folder": "/s", "roles": {"cpu": {}}, "tiers": [{"name": "t", "folder": "/t"}]}
+
+
+@cache
+def validator(kind: str) -> Draft202012Validator:
+    schema = json_schema(kind)
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema)
+
+
+def problems(kind: str, content: dict[str, Any]) -> list[str]:
+    return [error.message for error in validator(kind).iter_errors(content)]
+
+
+@pytest.mark.parametrize("kind", ["recipe", "site"])
+def test_the_built_in_files_are_valid(kind: str):
+    files = available(f"{kind}s")
+    assert files
+    for file in files.values():
+        assert problems(kind, yaml.safe_load(file.read_text())) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"train": {"timeout": "30min"}},
+        {"train": {"timeout": 90}},
+        {"train": {"timeout": None}},
+        {"pack": {"shard_bytes": "64MiB"}},
+        {"trainer": {"max_epochs": "${oc.env:EPOCHS,3}"}},
+        {"trainer": {"accelerator": "${oc.env:ACCELERATOR}"}},
+        {"train": {"nodes": "${oc.env:NODES}"}},
+        {"evaluate": None},
+    ],
+)
+def test_what_may_be_written_is_valid(change: dict[str, Any]):
+    assert problems("recipe", {**RECIPE, **change}) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"trainr": {}},
+        {"train": {"timeout": "soon"}},
+        {"trainer": {"max_epochs": "three"}},
+        {"trainer": {"max_epochs": 0}},
+        {"trainer": {"accelerator": "tpu"}},
+        {"model": {"width": 3}},
+    ],
+)
+def test_mistakes_are_found(change: dict[str, Any]):
+    assert problems("recipe", {**RECIPE, **change}) != []
+
+
+def test_a_site_in_short():
+    assert problems("site", SITE) == []
+    assert problems("site", {**SITE, "tiers": []}) != []

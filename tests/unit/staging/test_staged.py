@@ -1,4 +1,4 @@
-"""Staging onto a node's tiers: once, verified, resumed, whole."""
+"""Staging onto a node's tiers: once, verified, resumed, whole, with its progress."""
 
 import multiprocessing
 import os
@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from headrace.errors import ManifestError, ShardError, StorageFullError
+from headrace.errors import ManifestError, ShardError, StepCancelledError, StorageFullError
 from headrace.files.manifest_file import read_manifest, write_manifest
 from headrace.recipe.site import Tier
+from headrace.staging.stage_step import Ticker, total_done_bytes
 from headrace.staging.staged import ensure_staged
 from support.staged_datasets import copy_in, make_dataset, same_bytes, tier
 
@@ -310,3 +311,27 @@ def test_manifest_of_a_newer_release_is_refused(tmp_path):
     manifest.write_text(manifest.read_text().replace('"format_version": 2', '"format_version": 9'))
     with pytest.raises(ManifestError, match=r"format version 9; this release reads up to 2"):
         ensure_staged(tmp_path / "source", [tier(tmp_path / "tier")])
+
+
+def test_bytes_of_all_nodes_add_up(tmp_path):
+    files = [tmp_path / f"node-{index}.json" for index in range(3)]
+    assert total_done_bytes(files) == 0
+    Ticker(files[0])(10, 100)
+    Ticker(files[2])(32, 100)
+    assert total_done_bytes(files) == 42
+
+
+def test_written_seldom_but_always_at_the_end(tmp_path):
+    file = tmp_path / "node.json"
+    tick = Ticker(file)
+    tick(1, 100)
+    tick(2, 100)
+    assert total_done_bytes([file]) == 1
+    tick(100, 100)
+    assert total_done_bytes([file]) == 100
+
+
+def test_stops_when_nobody_waits(tmp_path, monkeypatch):
+    monkeypatch.setattr("headrace.staging.stage_step.wanted", lambda: False)
+    with pytest.raises(StepCancelledError):
+        Ticker(tmp_path / "node.json")(1, 100)
