@@ -6,13 +6,7 @@ from lightning.pytorch import LightningModule
 
 from headrace.errors import UserCodeError
 from headrace.recipe.evaluate import EvaluateSpec
-from headrace.recipe.model_source import (
-    SCORING,
-    TEST_HOOKS,
-    with_hook,
-    without_scores,
-    without_test,
-)
+from headrace.recipe.model_source import SCORING, TEST_HOOKS, evaluation_problem
 
 
 def check_steps(model: LightningModule, spec: EvaluateSpec | None) -> None:
@@ -21,18 +15,10 @@ def check_steps(model: LightningModule, spec: EvaluateSpec | None) -> None:
     Raises:
         UserCodeError: The step is missing, or the test cannot be divided by shards.
     """
-    name = type(model).__name__
-    if spec is None:
-        return
-    if spec.step == "predict":
-        if not any(_has(model, step) for step in SCORING):
-            raise UserCodeError(*without_scores(name, has_test=_has(model, "test_step")))
-        return
-    for hook in TEST_HOOKS:
-        if _has(model, hook):
-            raise UserCodeError(*with_hook(name, hook))
-    if not _has(model, "test_step"):
-        raise UserCodeError(*without_test(name))
+    own = [name for name in (*SCORING, *TEST_HOOKS, "test_step") if _has(model, name)]
+    problem = evaluation_problem(type(model).__name__, spec, own, own.__contains__)
+    if problem is not None:
+        raise UserCodeError(*problem)
 
 
 def _has(model: LightningModule, name: str) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from headrace.errors import RecipeError, nearest
+from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.python_source import Definition, SourceCode, bindings_in
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.targets import FRAMEWORKS, is_under
@@ -117,17 +118,11 @@ class ModelSource:
 
     def check_evaluation(self) -> None:
         """Refuse a model that evaluation cannot call."""
-        spec = self._recipe.evaluate
-        if spec is None:
-            return
-        if spec.step == "predict" and all(map(self._lacks, SCORING)):
-            raise RecipeError(*without_scores(self._name, has_test="test_step" in self._bound))
-        if spec.step == "test":
-            if self._lacks("test_step"):
-                raise RecipeError(*without_test(self._name))
-            for hook in TEST_HOOKS:
-                if hook in self._methods:
-                    raise RecipeError(*with_hook(self._name, hook))
+        problem = evaluation_problem(
+            self._name, self._recipe.evaluate, self._methods, lambda name: not self._lacks(name)
+        )
+        if problem is not None:
+            raise RecipeError(*problem)
 
     def check_metrics(self, *, trains: bool) -> None:
         """Refuse keys that name metrics the model does not log."""
@@ -174,33 +169,43 @@ def with_loader(model: str, name: str) -> tuple[str, str]:
     )
 
 
-def without_scores(model: str, *, has_test: bool) -> tuple[str, str]:
-    """Return the error and hint for a model without scores for evaluation."""
-    step = (
-        "Set evaluate.step: test and evaluate.task: custom, and its test_step is taken; or write "
-        if has_test
-        else "Write "
-    )
-    return (
-        f"The model {model} has neither predict_step nor forward, by which evaluate gets scores",
-        f"{step}predict_step(batch, index), which returns them; or set evaluate: null.",
-    )
+def evaluation_problem(
+    model: str, spec: EvaluateSpec | None, methods: Collection[str], may_have: Callable[[str], bool]
+) -> tuple[str, str] | None:
+    """Return the error and hint for a model that evaluation cannot call; None if it can.
 
-
-def without_test(model: str) -> tuple[str, str]:
-    """Return the error and hint for a model without `test_step`."""
-    return (
-        f"The model {model} has no test_step, which evaluate.step: test calls",
-        "Write one, or set evaluate.step: predict.",
-    )
-
-
-def with_hook(model: str, hook: str) -> tuple[str, str]:
-    """Return the error and hint for a model with a hook of the whole test."""
-    return (
-        f"{model} has {hook}, which does not run where each shard is tested on its own",
-        "Log in test_step: numbers, or the torchmetrics object itself.",
-    )
+    Args:
+        model: Name of its class.
+        spec: The recipe's `evaluate`.
+        methods: Names that the model defines.
+        may_have: Whether the model may define a name, as far as that is known.
+    """
+    if spec is None:
+        return None
+    if spec.step == "predict" and not any(map(may_have, SCORING)):
+        step = (
+            "Set evaluate.step: test and evaluate.task: custom, and its test_step is taken; or "
+            "write "
+            if "test_step" in methods
+            else "Write "
+        )
+        return (
+            f"The model {model} has neither predict_step nor forward, by which evaluate gets "
+            "scores",
+            f"{step}predict_step(batch, index), which returns them; or set evaluate: null.",
+        )
+    if spec.step == "test" and not may_have("test_step"):
+        return (
+            f"The model {model} has no test_step, which evaluate.step: test calls",
+            "Write one, or set evaluate.step: predict.",
+        )
+    for hook in TEST_HOOKS if spec.step == "test" else ():
+        if hook in methods:
+            return (
+                f"{model} has {hook}, which does not run where each shard is tested on its own",
+                "Log in test_step: numbers, or the torchmetrics object itself.",
+            )
+    return None
 
 
 def _own_callbacks(recipe: Recipe) -> bool:

@@ -11,28 +11,8 @@ from headrace.files.manifest import Manifest
 from headrace.objects.store import read_manifest_at
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
-from headrace.staging.gang_store import Brought
 from headrace.staging.staged import StagedCopy, StagingOptions, staged
 from headrace.training.launch_records import NodeLaunch
-
-
-class DataOnNode:
-    """A dataset on a node, where ranks read."""
-
-    def __init__(self, copy: StagedCopy | None = None) -> None:
-        self._copy = copy
-
-    @property
-    def folder(self) -> str:
-        """Folder of the dataset on the node; empty where none is staged."""
-        return str(self._copy.folder) if self._copy is not None else ""
-
-    @property
-    def relayed(self) -> Brought:
-        """What was read for other nodes so far."""
-        if self._copy is None or self._copy.relayed is None:
-            return Brought()
-        return Brought(source_bytes=self._copy.relayed.brought.source_bytes)
 
 
 def manifest_of(dataset: str, site: Site) -> Manifest:
@@ -45,14 +25,14 @@ def manifest_of(dataset: str, site: Site) -> Manifest:
 @contextmanager
 def data_on_node(
     launch: NodeLaunch, recipe: Recipe, site: Site, manifest: Manifest
-) -> Iterator[DataOnNode]:
+) -> Iterator[StagedCopy | None]:
     """Put the dataset onto this node, where it stays while the block runs.
 
-    With `stage.overlap` that is the shards of the first window: ranks bring the rest. Without a
-    dataset there is nothing to put.
+    With `stage.overlap` that is the shards of the first window: ranks bring the rest. None
+    without a dataset.
     """
     if not launch.dataset:
-        yield DataOnNode()
+        yield None
         return
     stage = recipe.stage
     options = StagingOptions(
@@ -66,4 +46,4 @@ def data_on_node(
     with staged(
         launch.dataset, site.tiers, stage.splits, stage.verify, check_wanted, options
     ) as copy:
-        yield DataOnNode(copy)
+        yield copy

@@ -208,10 +208,10 @@ def run_node(launch: NodeLaunch) -> NodeOutcome:
     recipe, site = resolved(RunFolder(Path(launch.run_folder)))
     manifest = _checked_manifest(launch, recipe, site)
     began_s = time.monotonic()
-    with data_on_node(launch, recipe, site, manifest) as data:
+    with data_on_node(launch, recipe, site, manifest) as copy:
         node = NodeReady(
             launch=launch,
-            dataset=data.folder,
+            dataset=str(copy.folder) if copy else "",
             fingerprint=training_fingerprint(recipe, manifest),
             staging_s=time.monotonic() - began_s,
             interface=interface_of(launch.host, interfaces()),
@@ -223,7 +223,8 @@ def run_node(launch: NodeLaunch) -> NodeOutcome:
         if outcome.failures:
             tell_failure(launch, outcome)
         found = (read_record(launch.folder.streamed(rank), Brought) for rank in launch.ranks)
-        streamed = sum((each for each in found if each is not None), start=data.relayed)
+        relayed = copy.relayed.brought if copy else Brought()
+        streamed = sum((each for each in found if each is not None), start=relayed)
     return outcome.model_copy(update={"streamed": streamed})
 
 
