@@ -65,6 +65,9 @@ def test_what_only_holds_values_is_loaded(tmp_path: Path) -> None:
     assert loaded["best"] == np.float32(0.5)
     assert loaded["options"].lr == 0.1
     check_can_be_loaded(tmp_path / "a.ckpt", dict)
+    others = {"state_dict": {}, "when": datetime.date(2020, 1, 1)}
+    torch.save(others, tmp_path / "b.ckpt")
+    assert read_checkpoint(tmp_path / "b.ckpt", pickled=True) == others
 
 
 def test_a_malicious_pickle_runs_nothing(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The model's side: weights, shapes, errors of user code."""
 
-import datetime
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from headrace.checkpoints.content import read_checkpoint
 from headrace.data.dataset import OwnDataset, Reading
 from headrace.errors import (
     MemoryExhaustedError,
-    PickledCheckpointError,
     RecipeError,
     StepError,
     TargetError,
@@ -261,15 +259,6 @@ def test_what_is_no_model_is_refused(tmp_path, code, site, target, error, words)
     made = recipe(code, target) if target else recipe(code).model_copy(update={"model": None})
     with pytest.raises(error, match=words):
         load_model(made, site, tmp_path / "a.ckpt")
-
-
-def test_python_objects_in_a_checkpoint_are_read_only_where_that_is_allowed(tmp_path):
-    content = {"state_dict": {}, "when": datetime.date(2020, 1, 1)}
-    torch.save(content, tmp_path / "a.ckpt")
-    with pytest.raises(PickledCheckpointError, match=r"a\.ckpt holds 'datetime\.date'") as error:
-        read_checkpoint(tmp_path / "a.ckpt")
-    assert "pickled_checkpoints: allow" in error.value.hint
-    assert read_checkpoint(tmp_path / "a.ckpt", pickled=True) == content
 
 
 def test_bad_checkpoints_are_told_apart(tmp_path):

@@ -208,19 +208,3 @@ def test_trials_from_airflow(headrace_home, overrides, words):
     source = {**recipe.model_dump(mode="json", by_alias=True, exclude={"suite"})}
     with pytest.raises(RecipeError, match=words):
         points.checked(recipe, source, site)
-
-
-@pytest.mark.parametrize(
-    "override",
-    [
-        "data.prefetch=257", "suite.trials_per_gpu=129", "suite.trials_per_node=1025",
-        "train.nodes=1000001", "train.ranks_per_node=1000001", "suite.max_running=1000001",
-        "suite.seeds=100001", "+suite.search={space: {seed: 'range(0, 9)'}, trials: 100001}",
-        "suite.retries=10001", "train.max_restarts=10001", "dataset.folds=1000001",
-        "trainer.keep_checkpoints=1000001", "evaluate.batch_size=1000000000001",
-        "data.global_batch_size=1000000000001", "retry.max_failures=1000000000001",
-    ],
-)  # fmt: skip
-def test_numbers_that_no_machine_has(override):
-    with pytest.raises(RecipeError, match=r"(≤|less than or equal|to)"):
-        load_recipe("digits", [override])
