@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from headrace.report.html import ACCENT, figure, png
 from headrace.steps.history import PARTS, History, NodeRow, RankRow, Series, series_of
@@ -195,7 +195,7 @@ def _by_time(
     fitting = ((size, name) for least, size, name in _UNITS if length_s >= least)
     unit_s, unit = next(fitting, (1.0, "seconds"))
 
-    def places(times: Sequence[float]) -> NDArray[np.float64]:
+    def places(times: ArrayLike) -> NDArray[np.float64]:
         return (np.asarray(times, float) - rows[0].at) / unit_s
 
     starts = [row.at for row in rows if row.starts][1:]
@@ -205,7 +205,7 @@ def _by_time(
         points = np.array(known, float).reshape(-1, 2)
         for part in np.split(points, np.searchsorted(points[:, 0], starts)):
             if len(part):
-                shape = {"marker": _marker(part), "markersize": 3, "linewidth": 1.2}
+                shape: dict[str, Any] = {"marker": _marker(part), "markersize": 3, "linewidth": 1.2}
                 x, y = places(part[:, 0]), part[:, 1]
                 axes.plot(x, y, style, color=color, label=label, **shape)
                 label = "_"

@@ -67,8 +67,8 @@ class StagedCopy:
     """Files of these shards."""
     seconds: float
     """Duration of this call, with waits for others."""
-    relayed: Traffic = field(default_factory=Traffic)
-    """Counts bytes that are fetched for other nodes while the copy is used."""
+    relayed: Traffic | None = None
+    """Bytes fetched for other nodes while the copy is used; null if not counted."""
 
     @property
     def copied_bytes(self) -> int:
@@ -143,7 +143,7 @@ def staged(
         copy = work.copy()
         if member is not None:
             relayed = work.serve(member, StagedFolder(copy.folder, copy.tier))
-            copy = replace(copy, relayed=relayed)
+            copy = replace(copy, relayed=relayed if options.serves_readers else None)
         yield copy
 
 

@@ -223,7 +223,7 @@ def run_node(launch: NodeLaunch) -> NodeOutcome:
         if outcome.failures:
             tell_failure(launch, outcome)
         found = (read_record(launch.folder.streamed(rank), Brought) for rank in launch.ranks)
-        relayed = copy.relayed.brought if copy else Brought()
+        relayed = copy.relayed.brought if copy and copy.relayed else Brought()
         streamed = sum((each for each in found if each is not None), start=relayed)
     return outcome.model_copy(update={"streamed": streamed})
 

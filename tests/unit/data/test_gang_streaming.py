@@ -79,7 +79,7 @@ def _be_a_node(home: Path, group: PeerGroup, num_shards: int, test: Connection) 
     with on_node(home, group, num_shards) as copy:
         test.send("staged")
         test.recv()
-        test.send(copy.relayed.brought)
+        test.send(copy.relayed.brought if copy.relayed else None)
     os._exit(0)  # nothing of the test's own process is tidied up here
 
 

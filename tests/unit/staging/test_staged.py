@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -29,6 +30,7 @@ def test_stages_all_and_reuses(tmp_path):
     assert copy.folder == copy_in(tmp_path / "tier", tmp_path / "source")
     assert (copy.tier, copy.reused, copy.num_bytes) == ("disk", False, manifest.num_bytes)
     assert copy.bytes_per_s > 0
+    assert pickle.loads(pickle.dumps(copy)) == copy  # it goes from a node to the step
     assert read_manifest(copy.folder) == manifest
     assert same_bytes(tmp_path / "source", copy.folder)
     assert hidden_files(copy.folder) == {".complete.json"}
