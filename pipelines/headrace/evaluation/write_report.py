@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,14 +84,13 @@ def conclude(job: NodeTask, training: Callable[[], dict[str, bytes]]) -> dict[st
             found = judge(whole.predictions, dataset, ids, inputs.spec)
         own = _own_metrics(context, inputs.spec, parts, dataset.manifest.classes)
         drawn = own_figures(inputs.spec, Allowed.of(context.recipe, context.site), results)
+        others = () if job.label else _others(context)
         judgement = Judgement(
             metrics={**found.metrics, **own.metrics},
             figures={**found.figures, **drawn.figures},
-            tables=(*own.tables, *found.tables),
+            tables=(*others, *own.tables, *found.tables),
             pages=drawn.pages,
         )
-        others = () if job.label else _others(context)
-        judgement = replace(judgement, tables=(*others, *judgement.tables))
         made = _report(context, inputs, len(ids), judgement, dataset.manifest, training())
     metrics = judgement.metrics
     write_json(folder / METRICS, {"metrics": metrics, "num_samples": len(ids)})

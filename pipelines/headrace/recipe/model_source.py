@@ -174,11 +174,7 @@ def evaluation_problem(
 ) -> tuple[str, str] | None:
     """Return the error and hint for a model that evaluation cannot call; None if it can.
 
-    Args:
-        model: Name of its class.
-        spec: The recipe's `evaluate`.
-        methods: Names that the model defines.
-        may_have: Whether the model may define a name, as far as that is known.
+    The class `model` defines `methods`; `may_have` returns whether it may define a name.
     """
     if spec is None:
         return None

@@ -8,6 +8,9 @@ import datetime
 import functools
 import os
 import pickle
+import resource
+import signal
+from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from headrace.checkpoints.content import (
     check_can_be_loaded,
@@ -23,6 +27,7 @@ from headrace.checkpoints.content import (
     refusing,
 )
 from headrace.checkpoints.sharded import load_into
+from headrace.checkpoints.sharded_writer import save
 from headrace.errors import PickledCheckpointError
 from headrace.files.checksums import file_xxh3_128
 from headrace.files.damage import seal
@@ -164,3 +169,29 @@ def test_damage_is_not_told_as_a_refusal(tmp_path: Path) -> None:
     (tmp_path / "bad.ckpt").write_bytes(b"no checkpoint")
     with pytest.raises(pickle.UnpicklingError):
         load(tmp_path / "bad.ckpt")
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    """A group of this process alone."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def room() -> Iterator[None]:
+    """Files may have 20 KB, and the error is one that a full disk would give as well."""
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.usefixtures("alone", "room")
+def test_what_the_system_said_is_told(tmp_path: Path) -> None:
+    """PyTorch raises a RuntimeError of its archive, and loses what led to it between the ranks."""
+    with pytest.raises(OSError, match="File too large"):
+        save({"state_dict": {"w": torch.zeros(100_000)}}, tmp_path / "step.ckpt")
