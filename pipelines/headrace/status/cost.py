@@ -11,7 +11,7 @@ from headrace.errors import StepError
 from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
+from headrace.ledger.rows import MachineRecord, RunRecord
 from headrace.ledger.usage_records import UsageSum
 from headrace.recipe.teams import Sites
 from headrace.record import Record
@@ -20,6 +20,7 @@ from headrace.runs.planning import BudgetRow, planner
 from headrace.runs.prediction import Prediction
 from headrace.runs.refresh_usage import wasted
 from headrace.states import StepState
+from headrace.status.run import LedgerRows
 from headrace.status.step import took_s_of
 
 By = Literal["month", "user", "site", "cause", "suite"]
@@ -107,12 +108,9 @@ def foretold_rows(sites: Sites = None) -> Iterator[ForetoldRow]:
         prediction = _prediction(run.folder)
         if prediction is not None and prediction.seconds is not None:
             known.append((run, prediction))
-    run_ids = [run.run_id for run, _ in known]
-    attempts, leases = ledger.attempts_of(run_ids), ledger.leases_of(run_ids)
-    machines = ledger.machines_of(run_ids)
+    rows = LedgerRows.of([run for run, _ in known])
     for run, prediction in known:
-        steps, held = attempts.get(run.run_id, ()), leases.get(run.run_id, ())
-        yield _foretold(run, prediction, steps, held, machines.get(run.run_id, ()))
+        yield _foretold(run, prediction, rows)
 
 
 @lru_cache(maxsize=10_000)
@@ -124,15 +122,9 @@ def _prediction(folder: str) -> Prediction | None:
         return None
 
 
-def _foretold(
-    run: RunRecord,
-    prediction: Prediction,
-    attempts: Sequence[AttemptRecord],
-    leases: Sequence[LeaseRecord],
-    machines: Sequence[MachineRecord],
-) -> ForetoldRow:
+def _foretold(run: RunRecord, prediction: Prediction, rows: LedgerRows) -> ForetoldRow:
     ended_at = run.finished_at or run.created_at
-    priced = [row for row in machines if row.usd_per_hour is not None]
+    priced = [row for row in rows.machines_of(run.run_id) if row.usd_per_hour is not None]
     return ForetoldRow(
         run_id=run.run_id,
         recipe=run.recipe_name,
@@ -141,24 +133,21 @@ def _foretold(
         expected_s=prediction.seconds or 0.0,
         expected_half_s=prediction.half_s,
         took_s=ended_at - run.created_at,
-        expected_usd=_expected_usd(prediction, attempts, leases, machines),
+        expected_usd=_expected_usd(run.run_id, prediction, rows, priced),
         usd=cost_of(priced, ended_at).usd if priced else None,
     )
 
 
 def _expected_usd(
-    prediction: Prediction,
-    attempts: Sequence[AttemptRecord],
-    leases: Sequence[LeaseRecord],
-    machines: Sequence[MachineRecord],
+    run_id: str, prediction: Prediction, rows: LedgerRows, machines: Sequence[MachineRecord]
 ) -> float | None:
     """Return the cost of the predicted seconds of each step, at the cost per second of its role."""
     expected_s = {part.name: part.seconds for part in prediction.parts}
-    usd = None
+    leases, usd = rows.leases_of(run_id), None
     for role in {lease.role for lease in leases}:
         held = {lease.lease_id for lease in leases if lease.role == role}
-        priced = [row for row in machines if row.lease_id in held and row.usd_per_hour is not None]
-        begun = [row for row in attempts if row.lease_id in held]
+        priced = [row for row in machines if row.lease_id in held]
+        begun = [row for row in rows.attempts_of(run_id) if row.lease_id in held]
         took_s = sum(took_s_of(row) or 0.0 for row in begun)
         if priced and took_s > 0:
             foretold_s = sum(expected_s.get(step, 0.0) for step in {row.step for row in begun})

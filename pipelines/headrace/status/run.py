@@ -185,9 +185,13 @@ class LedgerRows:
         owners = (lease.owner for lease in self.leases_of(record.run_id))
         return next(filter(None, owners), None) or _user(record.folder, record.owner)
 
+    def machines_of(self, run_id: str) -> Sequence[MachineRecord]:
+        """Return the machines of a run's leases."""
+        return self.machines.get(run_id, ())
+
     def cost(self, run_id: str, now: float) -> Cost | None:
         """Return what the machines of a run have cost; None if nothing records it."""
-        machines = [row for row in self.machines.get(run_id, ()) if has_price(row)]
+        machines = [row for row in self.machines_of(run_id) if has_price(row)]
         roles = {lease.lease_id: lease.role for lease in self.leases_of(run_id)}
         return cost_of(machines, now, roles) if machines else None
 
@@ -206,7 +210,9 @@ def _view(record: RunRecord, rows: LedgerRows, now: float) -> RunView:
         steps = rows.steps(record.run_id, whole=False)
         updates = under_way(row, record, steps)
         if not row.is_orphan and steps:
-            updates["eta_s"] = _eta_s(record, steps)
+            with suppress(StepError):  # the run's page shows the error
+                ahead = ahead_of(RunFolder(Path(record.folder)), steps)
+                updates["eta_s"] = ahead.eta_s if ahead else None
     except OSError as error:  # another user's run, on a team's page
         return row.model_copy(update={"damage": f"Its files cannot be read: {error.strerror}"})
     return row.model_copy(update=updates)
@@ -260,27 +266,22 @@ def under_way(row: RunView, record: RunRecord, steps: Sequence[StepView]) -> dic
     return updates
 
 
-def _eta_s(record: RunRecord, begun: Sequence[StepView]) -> float | None:
-    """Return the seconds until a run's end, by the forecast of its steps; None if unknown."""
-    folder = RunFolder(Path(record.folder))
-    try:
-        prediction = read_record(folder.prediction, Prediction)
-        if prediction is None:
-            return None
-        names = (*(part.name for part in prediction.parts), *prediction.unknown)
-        known = {step.name for step in begun} | {BETWEEN}
-        waiting = [StepView(name=name, state=None) for name in names if name not in known]
-    except StepError:  # the run's page shows the error
-        return None
-    ahead = ahead_of(folder, [*begun, *waiting])
-    return None if ahead is None else ahead.eta_s
+def ahead_of(folder: RunFolder, steps: Sequence[StepView], *, goes_on: bool = True) -> Ahead | None:
+    """Return a run's prediction, and what is left of a running run; None if that is unknown.
 
-
-def ahead_of(folder: RunFolder, steps: Sequence[StepView]) -> Ahead | None:
-    """Return what a running run is expected to take; None if that is unknown."""
+    Raises:
+        StepError: The file of the prediction is damaged.
+    """
+    prediction = read_record(folder.prediction, Prediction)
+    if prediction is None or not goes_on:
+        return None if prediction is None else Ahead.of(prediction)
     from headrace.runs.planning import planner  # not needed for ended runs, most of a list
 
-    return inform(folder, "time left", lambda: planner().ahead(folder, steps), Ahead)
+    names = (*(part.name for part in prediction.parts), *prediction.unknown)
+    known = {step.name for step in steps} | {BETWEEN}
+    waiting = (StepView(name=name, state=None) for name in names if name not in known)
+    seen = [*steps, *waiting]
+    return inform(folder, "time left", lambda: planner().ahead(folder, seen), Ahead)
 
 
 def why_failed(record: RunRecord, attempts: Sequence[AttemptRecord]) -> AttemptRecord | None:
@@ -373,17 +374,12 @@ def main_of(metrics: Mapping[str, float], *names: str | None) -> MainMetric | No
 
 def _summary(record: RunRecord) -> tuple[SuiteSummary | None, str]:
     """Return a suite's summary, or why it is unknown; of an ended suite it is read once."""
-    if record.finished_at is not None:
-        return _last_summary(record.folder, record.finished_at)
-    return _read_summary(record.folder)
+    read = _read_summary if record.finished_at is not None else _read_summary.__wrapped__
+    return read(record.folder, record.finished_at)
 
 
 @lru_cache(maxsize=1000)
-def _last_summary(folder: str, _finished_at: float) -> tuple[SuiteSummary | None, str]:
-    return _read_summary(folder)
-
-
-def _read_summary(folder: str) -> tuple[SuiteSummary | None, str]:
+def _read_summary(folder: str, _finished_at: float | None) -> tuple[SuiteSummary | None, str]:
     file = RunFolder(Path(folder)).summary
     try:
         return read_record(file, SuiteSummary), ""

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 
 from headrace.clusters.lease_files import LeaseFiles, QueueWait
 from headrace.errors import StepError
-from headrace.files.atomic import read_record
-from headrace.files.layout import RunFolder
 from headrace.informing import LeftOutSum, failures_of
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord, RunRecord
 from headrace.runs.owners import owner_process
 from headrace.runs.planned_steps import PlannedStep, steps_of
-from headrace.runs.prediction import Ahead, Prediction
+from headrace.runs.prediction import Ahead
 from headrace.runs.provenance import read_provenance
 from headrace.runs.runs import Run, open_run
 from headrace.states import EndedJob, StepState
@@ -103,7 +101,7 @@ def details_of(record: RunRecord, rows: LedgerRows) -> RunDetails:
     }
     known = known.model_copy(update=details)
     try:
-        ahead = _ahead(run.folder, steps, goes_on=known.goes_on)
+        ahead = ahead_of(run.folder, steps, goes_on=known.goes_on)
         eta = {"ahead": ahead, "eta_s": ahead.eta_s if ahead else None}
         known = known.model_copy(update=eta)
         waits = _waits(run, planned, known, leases) if known.goes_on else {}
@@ -111,13 +109,6 @@ def details_of(record: RunRecord, rows: LedgerRows) -> RunDetails:
     except StepError as error:
         damage = f"{error.what} Remove it: it holds only the state of the run's machines."
         return known.model_copy(update={"damage": damage})
-
-
-def _ahead(folder: RunFolder, steps: Sequence[StepView], *, goes_on: bool) -> Ahead | None:
-    prediction = read_record(folder.prediction, Prediction)
-    if prediction is None or goes_on:
-        return None if prediction is None else ahead_of(folder, steps)
-    return Ahead.of(prediction)
 
 
 def _lost_nodes(run: Run, leases: Sequence[LeaseRecord]) -> tuple[EndedJob, ...]:
