@@ -33,9 +33,7 @@ def status(
 
     Examples:
         headrace status
-
         headrace status digits-20260102-030405-0a1b2c3d --watch
-
         headrace status --json
     """
     known = known_run(run_id)
@@ -67,7 +65,6 @@ def logs(
 
     Examples:
         headrace logs
-
         headrace logs digits-20260102-030405-0a1b2c3d train --follow
     """
     job = open_run(known_run(run_id))

@@ -81,7 +81,6 @@ def check_site(
 
     Examples:
         headrace site check --site my-cluster
-
         headrace site check --site my-cluster --role gpu --submit
     """
     console = open_console(stderr=True)

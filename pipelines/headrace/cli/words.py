@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.text import Text
+
 from headrace.cli.console import amount, duration, hundredths
 from headrace.states import StepState
 
@@ -16,13 +18,33 @@ if TYPE_CHECKING:  # modules with such records have imported these
     from headrace.runs.prediction import Ahead
     from headrace.runs.site_machines import MostCost
     from headrace.status.lease import LeaseView
+    from headrace.status.run import RunView
     from headrace.status.step import AttemptView, StepView
     from headrace.steps.history import NodeLoad, NodeRow
 
 ABANDONED = "abandoned: its process has ended"
 """State of a run or suite without a process that drives it."""
 
+_STYLES = {
+    "succeeded": "green",
+    "pruned": "blue",
+    "running": "cyan",
+    "queued": "yellow",
+    "cancelled": "magenta",
+}
+
 _MAX_NODES = 4
+
+
+def styled(state: str, more: str = "", shown: str = "") -> Text:
+    """Return a state of a run, step or trial, or other words for it, in its colour."""
+    return Text((shown or state) + more, style=_STYLES.get(state, "red"))
+
+
+def heading(view: RunView, state: Text, *more: str) -> Text:
+    """Return what a run or suite is and its state, in a line."""
+    where = f" · {view.recipe} on {view.site} · "
+    return Text.assemble((view.run_id, "bold"), where, state, *more)
 
 
 def took_words(row: AttemptView | TrialRecord) -> str:

@@ -20,7 +20,7 @@ from headrace.runs.suites import best_point, is_suite
 from headrace.runs.trials import changed_since, note_trials
 from headrace.states import StepState
 from headrace.status.logs import report_address
-from headrace.status.run import LedgerRows, RunView, Trials, by_ledger, traits_of
+from headrace.status.run import RunRows, RunView, Trials, by_ledger, traits_of
 from headrace.status.run_list import ActView, acts_of
 from headrace.suites.analysis import PointResult
 from headrace.suites.records import FOLD, PRUNED, RunningTrial, SuiteSummary
@@ -138,15 +138,7 @@ def suite_views(records: Sequence[RunRecord]) -> tuple[SuiteView, ...]:
     """Return the current state of suites, as far as files can be read; enter their trials."""
     for record in records:
         note_trials(RunFolder(Path(record.folder)))
-    return _views(records)
-
-
-def _views(records: Sequence[RunRecord]) -> tuple[SuiteView, ...]:
-    rows, now = LedgerRows.of(records), time.time()
-    return tuple(
-        _view(record, by_ledger(record, rows, now), rows.trials.get(record.run_id, {}))
-        for record in records
-    )
+    return tuple(map(_view, RunRows.of(records)))
 
 
 def suite_view(record: RunRecord) -> SuiteView:
@@ -163,7 +155,7 @@ def suite_page(run_id: str, *, can_act: bool) -> SuitePage:
         UserError: The run is not a suite.
     """
     record = find_suite(run_id)
-    (view,) = _views([record])
+    (view,) = map(_view, RunRows.of([record]))
     return SuitePage(
         **dict(view),
         now=time.time(),
@@ -210,8 +202,8 @@ def state_of(row: TrialRecord) -> str:
     return PRUNED if row.pruned and row.state is StepState.SUCCEEDED else row.state.value
 
 
-def _view(record: RunRecord, row: RunView, entered: Mapping[StepState, int]) -> SuiteView:
-    summary, damage = SuiteSummary(total=0), ""
+def _view(rows: RunRows) -> SuiteView:
+    record, summary, damage = rows.run, SuiteSummary(total=0), ""
     try:
         summary = read_record(RunFolder(Path(record.folder)).summary, SuiteSummary) or summary
     except StepError as error:
@@ -222,12 +214,12 @@ def _view(record: RunRecord, row: RunView, entered: Mapping[StepState, int]) -> 
         best, point = None, best_point(record.run_id, traits.objectives)
     number = best.number if best else None
     updates = {
-        "trials": Trials.of(summary.total, _counts(entered, summary), number),
+        "trials": Trials.of(summary.total, _counts(rows.trials, summary), number),
         "eta_s": summary.eta_s if goes_on else None,
         "damage": damage,
     }
     return SuiteView(
-        **{**dict(row), **updates},
+        **{**dict(by_ledger(rows, time.time())), **updates},
         paused=summary.paused and goes_on,
         objectives=traits.objectives,
         log_keys=traits.log_keys,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from headrace.cli.curves import curve, history_of, metrics_table
+from headrace.cli.view import curve, history_of, metrics_table
 from headrace.files.layout import RunFolder
 from headrace.files.lines import append_line
 from headrace.steps.history import History, HistoryRow, training_file

@@ -11,7 +11,7 @@ from tests.unit.cli.test_view import view
 
 from headrace.cli import watching
 from headrace.cli.console import open_console
-from headrace.cli.watching import Counts, Watching
+from headrace.cli.watching import Watching
 from headrace.ledger.ledger import open_ledger
 from headrace.states import StepState
 from headrace.status.step import StepView
@@ -82,10 +82,10 @@ def test_how_a_suite_has_ended_is_told_though_its_trials_ended_before_it() -> No
     suite = make_suite()
     journal(suite.folder, added(1), started(1), ended(1, 0.5))
     console = Console(file=io.StringIO(), width=80)
-    counts = Counts(console)
-    counts.tell(suite_view(open_ledger().run(suite.run_id)))
+    shown = Watching(suite.run_id, console)
+    shown.count(suite_view(open_ledger().run(suite.run_id)))
     record = open_ledger().finish_run(suite.run_id, StepState.SUCCEEDED, time.time(), {})
     for _ in range(2):
-        counts.tell(suite_view(record))
+        shown.count(suite_view(record))
     lines = console.file.getvalue().splitlines()
     assert [line.split(":")[0] for line in lines] == ["running", "succeeded"]

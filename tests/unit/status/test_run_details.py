@@ -16,8 +16,7 @@ from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState
 from headrace.status.logs import log_page, report_file
 from headrace.status.run_details import run_details
-from headrace.status.run_page import RunPage, run_page
-from headrace.status.training import MOST_POINTS, curves_page
+from headrace.status.run_page import MOST_POINTS, RunPage, curves_page, run_page
 from headrace.steps.history import (
     HistoryRow,
     NodeRow,

@@ -8,7 +8,7 @@ from headrace.errors import UnknownNameError
 from headrace.files.atomic import write_json
 from headrace.files.layout import RunFolder
 from headrace.runs.code_state import UNKNOWN
-from headrace.status.training import compare_page, curves_page
+from headrace.status.run_page import compare_page, curves_page
 from headrace.steps.history import HistoryRow, training_file
 from support.runs import make_run
 from support.suite_journal import make_suite
