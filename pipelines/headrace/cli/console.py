@@ -92,9 +92,10 @@ def as_json_text(content: object) -> str:
 def plain_table(
     *words: str, figures: Sequence[str] = (), rows: Iterable[Iterable[str | Text]] = ()
 ) -> Table:
-    """Return a table without lines, with columns of words, then of figures; the first folds."""
-    table = Table(*words, box=None, pad_edge=False)
-    table.columns[0].overflow = "fold"
+    """Return a table without lines, with columns of words, which are folded, then of figures."""
+    table = Table(box=None, pad_edge=False)
+    for title in words:
+        table.add_column(title, overflow="fold")
     for title in figures:
         table.add_column(title, justify="right", no_wrap=True)
     for row in rows:

@@ -278,8 +278,8 @@ def ahead_of(folder: RunFolder, steps: Sequence[StepView], *, goes_on: bool = Tr
     names = (*(part.name for part in prediction.parts), *prediction.unknown)
     known = {step.name for step in steps} | {BETWEEN}
     waiting = (StepView(name=name, state=None) for name in names if name not in known)
-    seen = [*steps, *waiting]
-    return inform(folder, "time left", lambda: planner().ahead(folder, seen), Ahead)
+    all_steps = [*steps, *waiting]
+    return inform(folder, "time left", lambda: planner().ahead(folder, all_steps), Ahead)
 
 
 def why_failed(record: RunRecord, attempts: Sequence[AttemptRecord]) -> AttemptRecord | None:

@@ -62,7 +62,7 @@ def run_details(run_id: str) -> RunDetails:
     """Return the current state of a run, as far as its files can be read.
 
     Raises:
-        UnknownNameError: There is no run of that id.
+        UnknownNameError: No run has that id.
     """
     with open_ledger().snapshot():
         (rows,) = RunRows.of([open_ledger().run(run_id)])

@@ -14,7 +14,7 @@ from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.record import Record
 from headrace.runs.origin import Beside, origin, side_by_side
-from headrace.status.logs import LogName, log_names, report_address
+from headrace.status.logs import LogName, log_files, report_address
 from headrace.status.run import RunRows, traits_of
 from headrace.status.run_details import RunDetails, details_of
 from headrace.status.run_list import ActView, acts_of
@@ -110,7 +110,7 @@ def run_page(run_id: str, *, can_act: bool) -> RunPage:
     """Return all that is known of a run now.
 
     Raises:
-        UnknownNameError: There is no run of that id.
+        UnknownNameError: No run has that id.
     """
     (rows,) = RunRows.of([open_ledger().run(run_id)])
     traits, folder = traits_of(rows.run), RunFolder(Path(rows.run.folder))
@@ -131,7 +131,10 @@ def run_page(run_id: str, *, can_act: bool) -> RunPage:
         attempts=attempt_views(run_id, rows.attempts),
         curves=curves_of(run_id, history),
         checkpoints=checkpoints_of(folder),
-        logs=tuple(log_names(rows.attempts, rows.leases)),
+        logs=tuple(
+            LogName(step=row.step, attempt=row.attempt, name=file.stem)
+            for row, file in log_files(rows.attempts, rows.leases)
+        ),
         report=report_address(run_id, rows.attempts),
         acts=acts_of(run_id),
         rerun=f"headrace rerun {run_id}",
@@ -177,7 +180,7 @@ def curves_page(names: Iterable[str]) -> CurvesPage:
     """Return the curves of runs, and of trials by `SUITE:NUMBER`.
 
     Raises:
-        UnknownNameError: There is no run of that id.
+        UnknownNameError: No run has that id.
     """
     return CurvesPage(runs=tuple(curves_of(name, read_history(_folder(name))) for name in names))
 
@@ -186,7 +189,7 @@ def compare_page(names: Sequence[str]) -> ComparePage:
     """Return what differs between runs or trials: metrics, recipe, data, code, packages.
 
     Raises:
-        UnknownNameError: There is no run of that id, or the trial has not begun.
+        UnknownNameError: No run has that id, or the trial has not begun.
         StepError: A folder is gone or damaged.
     """
     return ComparePage(names=tuple(names), rows=side_by_side([origin(name) for name in names]))

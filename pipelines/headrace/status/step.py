@@ -6,8 +6,7 @@ The terminal, pages and Airflow's log all render a step by `in_words`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ConfigDict, JsonValue, computed_field
 
@@ -20,9 +19,6 @@ from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepStatus
 from headrace.steps.retry_policy import ERROR, PROGRESS, Attempt, num_failures
-
-if TYPE_CHECKING:  # lists of runs read no recipes
-    from headrace.runs.runs import Run
 
 _RATE, _DATA_WAIT = "samples_per_s", "data_wait"
 _MOST_METRICS = 4
@@ -108,7 +104,7 @@ class AttemptView(Record):
 
 
 def in_words(status: StepStatus) -> str:
-    """Return a state such as `epoch 3/15 · val_loss 0.123 · 12,345 samples/s · 2 min left`."""
+    """Return a state, as in `epoch 3/15 · val_loss 0.123 · 12,345 samples/s · 2 min left`."""
     progress, metrics = status.progress, dict(status.metrics)
     rate, wait = metrics.pop(_RATE, None), metrics.pop(_DATA_WAIT, 0.0)
     words = [progress.phase or status.state.value]
@@ -180,15 +176,6 @@ def ended_of(row: AttemptRecord) -> Attempt:
         machines=row.lease_id,
         seconds=took_s_of(row),
     )
-
-
-def step_folders(run: Run, step: str | None = None) -> list[tuple[AttemptRecord, Path]]:
-    """Return the folders of attempts at one step or all steps of a run, the oldest first."""
-    return [
-        (row, run.lease_folder(row.lease_id).step(row.number).path)
-        for row in open_ledger().attempts(run.run_id, step)
-        if row.number is not None
-    ]
 
 
 def took_s_of(row: AttemptRecord) -> float | None:

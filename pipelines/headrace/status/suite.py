@@ -107,7 +107,7 @@ def find_suite(run_id: str | None) -> RunRecord:
     """Return the suite with an id, or the newest one; its trials are entered in the ledger.
 
     Raises:
-        UnknownNameError: There is no suite, or no run of that id.
+        UnknownNameError: No suite exists, or no run has that id.
         UserError: The run is not a suite.
     """
     record = next(suites(1), None) if run_id is None else open_ledger().run(run_id)
@@ -123,7 +123,7 @@ def only_suite() -> RunRecord:
     """Return the suite for a command without an id: the only running one, or the only one.
 
     Raises:
-        UnknownNameError: There is no suite.
+        UnknownNameError: No suite exists.
         UserError: There are several.
     """
     found = tuple(suites(_MOST_NAMED))
@@ -151,7 +151,7 @@ def suite_page(run_id: str, *, can_act: bool) -> SuitePage:
     """Return all current data of a suite except its trials.
 
     Raises:
-        UnknownNameError: There is no run of that id.
+        UnknownNameError: No run has that id.
         UserError: The run is not a suite.
     """
     record = find_suite(run_id)
@@ -169,7 +169,7 @@ def trials_page(run_id: str, since: int = 0) -> TrialsPage:
     """Return all trials of a suite, or those that have changed since a version.
 
     Raises:
-        UnknownNameError: There is no run of that id.
+        UnknownNameError: No run has that id.
         UserError: The run is not a suite.
     """
     record = find_suite(run_id)
@@ -241,7 +241,7 @@ def _counts(entered: Mapping[StepState, int], summary: SuiteSummary) -> dict[str
 
 
 def _best_trial(run_id: str, objectives: Sequence[Objective]) -> TrialRecord | None:
-    """Return the best complete trial; None without a single objective, or without such a trial."""
+    """Return the best complete trial; None without a single objective, or without a value."""
     if len(objectives) != 1:
         return None
     return open_ledger().best_trial(run_id, objectives[0].mode)
