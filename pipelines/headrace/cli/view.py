@@ -21,10 +21,9 @@ from headrace.cli.words import (
     busy,
     cost_words,
     ends,
-    failed_words,
     heading,
     predicted,
-    restarted_words,
+    repeated,
     result_line,
     styled,
 )
@@ -116,9 +115,9 @@ def remarks(view: RunDetails) -> Iterator[str]:
 
 def _troubles(step: StepView, *, goes_on: bool) -> Iterator[str]:
     if step.restarts:
-        yield restarted_words(step.restarts)
+        yield repeated("restarted {}", len(step.restarts), step.restarts[-1].splitlines()[0])
     if step.failures and goes_on:
-        yield failed_words(step)
+        yield repeated("failed {} without progress", step.failures, step.last_failure)
     if step.damage:
         yield step.damage
 

@@ -121,10 +121,7 @@ def test_checkpoints_of_one_file_and_of_parts_the_best_is_marked():
     )
     write_record(folder / "best.json", best)
     told = {each.name: (each.step, each.bytes, each.is_best) for each in page(run).checkpoints}
-    assert told == {
-        "best-000000020.ckpt": (20, 5, True),
-        "step-000000030.ckpt": (30, 3, False),
-    }
+    assert told == {"best-000000020.ckpt": (20, 5, True), "step-000000030.ckpt": (30, 3, False)}
 
 
 def test_attempts_with_causes():
@@ -139,10 +136,8 @@ def test_attempts_with_causes():
 
 def test_the_end_of_a_log():
     run = training()
-    assert [(each.step, each.name) for each in page(run).logs] == [
-        ("train", "driver"),
-        ("train", "rank-0"),
-    ]
+    logs = [(each.step, each.name) for each in page(run).logs]
+    assert logs == [("train", "driver"), ("train", "rank-0")]
     told = log_page(run.run_id, "train", 1, "rank-0", 3)
     assert (told.lines, told.is_whole) == (("line 498", "line 499", "line 500"), False)
     assert log_page(run.run_id, "train", 1, "driver", 3).is_whole
