@@ -118,8 +118,8 @@ def audit(
     listed = Listing("when", "who", "what", "run", "details")
     for row in found:
         who = Actor(row.user or "unknown", row.through)
-        refused = f"refused: {' '.join(row.refused.split())}" if row.refused else ""
-        details = "; ".join(filter(None, (row.details, refused)))
+        why = f"refused: {' '.join(row.refused.split())}" if row.refused else ""
+        details = "; ".join(filter(None, (row.details, why)))
         listed.add(moment(row.created_at), str(who), row.what, row.run_id or "-", details)
     open_console().print(listed if found else "No actions.")
 

@@ -58,8 +58,8 @@ def live(view: RunDetails, history: History | None = None) -> RenderableType:
     if view.cost is not None:
         foot.append(f" · {cost_words(view.cost)}")
     notes = (Text(remark, style="yellow") for remark in remarks(view))
-    figures = (*_learned(view, history or History(())), *map(Text, busy(view.use)))
-    return Group(_heading(view), table, *figures, *notes, foot)
+    learned = _learned(view, history or History(()))
+    return Group(_heading(view), table, *learned, *map(Text, busy(view.use)), *notes, foot)
 
 
 def trains(view: RunDetails) -> StepView | None:
