@@ -179,3 +179,13 @@ def test_a_run_is_ended_that_was_made_while_airflow_was_stopped(headrace_home):
     record = open_ledger().run_by_key(KEY)
     assert record is not None
     assert record.state is StepState.CANCELLED
+
+
+def test_a_wait_ends_by_ctrl_c_or_when_nothing_goes_on():
+    goes_on = iter([True, False])
+    assert not airflow._interrupted(lambda: next(goes_on))
+
+    def left() -> bool:
+        raise KeyboardInterrupt
+
+    assert airflow._interrupted(left)
