@@ -20,9 +20,8 @@ from headrace.status.dataset import dataset_page, datasets_page
 from headrace.status.lease import leases_page
 from headrace.status.logs import MOST_LINES, log_page, report_file
 from headrace.status.run_list import check_refused
-from headrace.status.run_page import RunPage, run_page
+from headrace.status.run_page import RunPage, compare_page, curves_page, run_page
 from headrace.status.suite import suite_page, trials_page
-from headrace.status.training import compare_page, curves_page
 from headrace_airflow.airflow_api import DagRunAddress
 from headrace_pages import acts, added, proxy
 from headrace_pages.access import Asker, MayAct, VisibleSites, reads, sees_runs

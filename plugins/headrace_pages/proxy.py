@@ -48,7 +48,7 @@ _PASSED = (
 _NO_RIGHTS = {
     "Content-Security-Policy": "sandbox allow-scripts; form-action 'none'; base-uri 'none'; "
     "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; frame-ancestors 'self'",
-    "Access-Control-Allow-Origin": "*",  # such a page has no origin; the ticket lets it in
+    "Access-Control-Allow-Origin": "*",  # the sandboxed page has no origin; the ticket lets it in
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }

@@ -21,7 +21,7 @@ def sample_page(name: str, question: SampleQuestion, sites: Sites = None) -> Sam
     """Return a sample of a dataset of the ledger, by its fingerprint or name.
 
     Raises:
-        UnknownNameError: There is no dataset, split or sample of that name; no paths are accepted.
+        UnknownNameError: No dataset, split or sample has that name; no paths are accepted.
         UserError: The dataset is in an object store.
         DataError: The shard is damaged, missing, or takes too long to read.
     """

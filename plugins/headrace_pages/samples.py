@@ -78,7 +78,7 @@ def read_sample(question: SampleQuestion) -> Sample:
     """Read a sample; of large fields only the shown part.
 
     Raises:
-        UnknownNameError: There is no such split, or no such sample.
+        UnknownNameError: The split or the sample does not exist.
         ManifestError: The folder has another content by now.
         ShardError: Its shard is missing or damaged.
     """

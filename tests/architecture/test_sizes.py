@@ -12,7 +12,7 @@ BUDGETS = {
     "headrace": 1102,
     "headrace/batch": 2473,
     "headrace/checkpoints": 898,
-    "headrace/cli": 4859,
+    "headrace/cli": 4720,
     "headrace/clusters": 5905,
     "headrace/data": 2388,
     "headrace/evaluation": 2963,
@@ -39,7 +39,7 @@ BUDGETS = {
     "headrace_bench": 4716,
     "headrace_ec2": 1979,
     "headrace_foresight": 3638,
-    "headrace_pages": 1761,
+    "headrace_pages": 1760,
     "headrace_probes": 2204,
     "headrace_queues": 768,
 }

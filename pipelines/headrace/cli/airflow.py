@@ -52,7 +52,6 @@ def up(
 
     Examples:
         headrace up
-
         headrace up --port 8088 --foreground
     """
     console = open_console()
@@ -67,8 +66,9 @@ def up(
         console.print("For one person on this machine: SQLite, 127.0.0.1 only.")
         console.print('`airflow` in this shell: eval "$(headrace env)"; to end it: headrace down')
     console.print(words_for(login, shows_password=console.is_terminal), soft_wrap=True)
-    if foreground:
-        _stay(server, console)
+    if foreground and _interrupted(lambda: server.process.is_alive):
+        with console.status("Stopping Airflow"):
+            airflow_server.down()
 
 
 def down() -> None:
@@ -112,13 +112,14 @@ def words_for(login: Credentials, *, shows_password: bool) -> str:
     return f"Log in as {login.user}; its password: headrace password (kept in {login.file})"
 
 
-def _stay(server: airflow_server.Server, console: Console) -> None:
+def _interrupted(goes_on: Callable[[], bool]) -> bool:
+    """Wait while a condition holds, or until Ctrl-C; return whether it was that."""
     try:
-        while server.process.is_alive:
+        while goes_on():
             time.sleep(_POLL_S)
     except KeyboardInterrupt:
-        with console.status("Stopping Airflow"):
-            airflow_server.down()
+        return True
+    return False
 
 
 def demo(
@@ -136,7 +137,6 @@ def demo(
 
     Examples:
         headrace demo
-
         headrace demo --once trainer.max_epochs=3
     """
     console = open_console()
@@ -151,7 +151,7 @@ def demo(
         succeeded = _tell_end(run_id, api.run_url(DAG_ID, dag_run), console)
         if not once:
             console.print(f"Airflow stays up at {server.url}; Ctrl-C stops it.")
-            _until_interrupted()
+            _interrupted(lambda: True)
     if not succeeded:
         raise typer.Exit(1)
 
@@ -287,11 +287,3 @@ def _tell_end(run_id: str, url: str, console: Console) -> bool:
         console.print(f"Dask dashboard  {view.dashboard_url}", highlight=False)
     print_failures(view, console)
     return view.state is StepState.SUCCEEDED
-
-
-def _until_interrupted() -> None:
-    try:
-        while True:
-            time.sleep(3600)
-    except KeyboardInterrupt:
-        return

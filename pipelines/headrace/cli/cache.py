@@ -37,7 +37,6 @@ def list_copies(site: SiteOption = "laptop", as_json: JsonOption = False) -> Non
 
     Examples:
         headrace cache list
-
         headrace cache list --site my-site.yaml --json
     """
     tiers = load_site(site).tiers
@@ -71,11 +70,8 @@ def evict(
 
     Examples:
         headrace cache evict
-
         headrace cache evict digits
-
         headrace cache evict 4f1c 9ab0
-
         headrace cache evict --all
     """
     tiers = load_site(site).tiers
@@ -109,7 +105,6 @@ def verify(
 
     Examples:
         headrace cache verify
-
         headrace cache verify digits --json
     """
     copies = _chosen(load_site(site).tiers, names or [], every=not names)

@@ -62,10 +62,10 @@ class Command:
 
 
 class _LazyCommands(Mapping[str, Any]):
-    """Commands by name, imported when they are looked up."""
+    """Commands by name, imported when they are looked up, except while they are listed."""
 
     def __init__(self, group: str, own: Mapping[str, Command]) -> None:
-        self.group, self.own = group, own
+        self.group, self.own, self.are_listed = group, own, False
 
     def known(self) -> Mapping[str, Command]:
         """Return headrace's own commands, then those of other packages, which replace none.
@@ -85,6 +85,8 @@ class _LazyCommands(Mapping[str, Any]):
         return found
 
     def __getitem__(self, name: str) -> Any:
+        if self.are_listed:
+            return self.known()[name].listed(name)
         # headrace's own commands need no other packages
         command = self.own.get(name) or self.known()[name]
         return command.loaded(name)
@@ -107,17 +109,10 @@ class CommandGroup(TyperGroup):
         super().__init__(**settings)
         self._all = _LazyCommands(self.group, self.own)
         self.commands = self._all  # type: ignore[assignment]
-        self._lists = False
 
     def list_commands(self, _context: Any) -> list[str]:
         """Return the names in the order of the help."""
         return list(self._all)
-
-    def get_command(self, _context: Any, name: str) -> Any:
-        """Return a command; while commands are listed, without importing it."""
-        if self._lists:
-            return self._all.known()[name].listed(name)
-        return self._all.get(name)
 
     def format_help(self, *arguments: Any) -> None:
         """Write the help."""
@@ -131,11 +126,11 @@ class CommandGroup(TyperGroup):
 
     @contextmanager
     def _listing(self) -> Iterator[None]:
-        self._lists = True
+        self._all.are_listed = True
         try:
             yield
         finally:
-            self._lists = False
+            self._all.are_listed = False
 
 
 def part_examples(app: typer.Typer) -> None:

@@ -55,7 +55,7 @@ _PANELS: dict[str, dict[str, tuple[str, str]]] = {
         "lease": ("leases:app", "Leases: the machines that runs hold."),
         "site": ("site:app", "Sites: where work runs."),
         "ledger": ("ledger:app", "The database of runs, leases and attempts."),
-        "audit": ("audit:audit", "List who started, changed or stopped what, the newest first."),
+        "audit": ("ledger:audit", "List who started, changed or stopped what, the newest first."),
         "schema": ("site:schema", "Print the JSON schema of recipe or site files, for editors."),
     },
 }

@@ -11,7 +11,8 @@ import select
 import signal
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -88,11 +89,27 @@ def as_json_text(content: object) -> str:
     return json.dumps(content, indent=1, default=plain)
 
 
-def plain_table(*words: str, figures: Sequence[str] = ()) -> Table:
-    """Return a table without lines, with columns of words, then of figures."""
-    table = Table(*words, box=None, pad_edge=False)
+def plain_table(
+    *words: str, figures: Sequence[str] = (), rows: Iterable[Iterable[str | Text]] = ()
+) -> Table:
+    """Return a table without lines, with columns of words, which are folded, then of figures."""
+    table = Table(box=None, pad_edge=False)
+    for title in words:
+        table.add_column(title, overflow="fold")
     for title in figures:
-        table.add_column(title, justify="right")
+        table.add_column(title, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def facts(named: Iterable[tuple[str, str | Text]]) -> Table:
+    """Return values with their names, one below the other; long ones are folded."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in named:
+        table.add_row(Text(name, style="bold"), Text(value) if isinstance(value, str) else value)
     return table
 
 
@@ -109,6 +126,11 @@ def duration(seconds: float | None) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def moment(at: float) -> str:
+    """Return a time, seconds since the epoch, for people: `2026-01-02 03:04:05`."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 def hundredths(value: float) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,7 @@ from rich.text import Text
 from headrace.cli import arguments
 from headrace.cli.console import JsonOption, open_console
 from headrace.errors import UnknownNameError
-from headrace.files.manifest import Manifest
+from headrace.files.manifest import FieldInfo, Manifest
 from headrace.files.manifest_file import is_sealed
 from headrace.objects.store import is_remote, read_manifest_at
 from headrace.packing.column_notes import note_texts, remarks
@@ -55,11 +56,8 @@ def inspect(
 
     Examples:
         headrace inspect ~/.headrace/datasets/digits-0123456789ab
-
         headrace inspect ~/.headrace/datasets/digits-0123456789ab/shards/train-00000.h5
-
         headrace inspect s3://hospital/packed/scans-0123456789ab --site my-site.yaml
-
         headrace inspect DATASET --json
     """
     from headrace.shards.inspection import DatasetSummary, summarise
@@ -85,9 +83,7 @@ def verify(
 
     Examples:
         headrace verify ~/.headrace/datasets/digits-0123456789ab
-
         headrace verify s3://hospital/packed/scans-0123456789ab --site my-site.yaml
-
         headrace verify DATASET --json
     """
     from headrace.shards.inspection import verify_dataset
@@ -127,7 +123,6 @@ def digits(
 
     Examples:
         headrace example digits
-
         headrace example digits ~/digits
     """
     from headrace.examples.digits import default_folder, export_digits
@@ -169,9 +164,9 @@ def _print_findings(
         )
         return
     table = Table("shard", "split", "samples", "problem", title="Damaged shards", title_style="red")
-    for finding in findings:
-        samples = f"{finding.first_sample:,} to {finding.last_sample:,}"
-        table.add_row(finding.file, finding.split, samples, finding.problem)
+    for each in findings:
+        samples = f"{each.first_sample:,} to {each.last_sample:,}"
+        table.add_row(each.file, each.split, samples, each.problem)
     console.print(table)
     damaged = {finding.file for finding in findings}
     console.print(
@@ -191,86 +186,76 @@ def _print_dataset(summary: DatasetSummary, console: Console) -> None:
         f"fingerprint {manifest.fingerprint}",
         highlight=False,
     )
-    for table in (_fields(manifest), _splits(manifest), _shards(manifest)):
+    for table in _tables(manifest):
         console.print(table)
-    if manifest.classes:
-        console.print(_classes(manifest))
-    if manifest.quarantined:
-        console.print(_quarantined(manifest))
     for note in note_texts(manifest.notes):
         console.print(f"note: {note}", highlight=False, markup=False)
     for file in summary.missing:
         console.print(f"missing or of another size: {file}", style="red")
 
 
-def _fields(manifest: Manifest) -> Table:
+def _tables(manifest: Manifest) -> Iterator[Table]:
     names = ("field", "dtype", "shape", "layout", "mean", "std", "range", "remarks")
-    table = Table(*names, title="Fields")
-    for info in manifest.fields:
-        found = manifest.statistics.get(info.name)
-        sizes = manifest.lengths.get(info.name)
-        figures = ("", "", f"{sizes.minimum_bytes:,} to {sizes.maximum_bytes:,} B" if sizes else "")
-        if found is not None:
-            figures = (
-                ", ".join(f"{value:.4g}" for value in found.mean),
-                ", ".join(f"{value:.4g}" for value in found.std),
-                f"{found.minimum:g} to {found.maximum:g}",
-            )
-        layout = info.layout if info.encoding == "raw" else f"{info.layout}, {info.encoding}"
-        shape = "any" if info.layout == "ragged" else " x ".join(map(str, info.shape)) or "scalar"
-        notes = Text("; ".join(remarks(manifest, info.name)))
-        table.add_row(info.name, info.dtype, shape, layout, *figures, notes)
-    return table
+    yield _table("Fields", names, (_field(manifest, info) for info in manifest.fields))
+    splits = (_split(manifest, split) for split in manifest.splits)
+    yield _table("Splits", ("split",), splits, ("samples", "share", "shards", "size"))
+    shards = (
+        (each.file, f"{each.num_samples:,}", decimal(each.num_bytes), each.xxh3_128)
+        for each in manifest.shards
+    )
+    yield _table("Shards", ("shard",), shards, ("samples", "size", "xxh3-128"), _NUM_SHOWN)
+    if manifest.classes:
+        counts = manifest.class_counts
+        classes = (
+            (str(index), name, *(f"{each.get(name, 0):,}" for each in counts.values()))
+            for index, name in enumerate(manifest.classes)
+        )
+        yield _table("Classes", ("label", "class"), classes, tuple(counts), _NUM_SHOWN)
+    if manifest.quarantined:
+        title = f"Quarantined ({len(manifest.quarantined):,})"
+        rows = ((Text(each.path), Text(each.reason)) for each in manifest.quarantined)
+        yield _table(title, ("file", "reason"), rows, num_shown=_NUM_SHOWN)
 
 
-def _figures(title: str, words: Sequence[str], *figures: str) -> Table:
-    """Return a table with columns of words, then of figures."""
-    table = Table(*words, title=title)
+def _table(
+    title: str,
+    words: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    figures: Sequence[str] = (),
+    num_shown: int | None = None,
+) -> Table:
+    """Return a table with columns of words, then of figures, and at most some rows."""
+    table, rows = Table(*words, title=title), iter(rows)
     for each in figures:
         table.add_column(each, justify="right")
+    for row in islice(rows, num_shown):
+        table.add_row(*row)
+    if num_more := sum(1 for _ in rows):
+        table.add_row(f"… and {num_more:,} more (all with --json)")
     return table
 
 
-def _splits(manifest: Manifest) -> Table:
-    table = _figures("Splits", ["split"], "samples", "share", "shards", "size")
-    for split, num_samples in manifest.splits.items():
-        shards = manifest.shards_of(split)
-        share = num_samples / max(manifest.num_samples, 1)
-        size = decimal(sum(shard.num_bytes for shard in shards))
-        table.add_row(split, f"{num_samples:,}", f"{share:.1%}", f"{len(shards):,}", size)
-    return table
+def _field(manifest: Manifest, info: FieldInfo) -> Sequence[str | Text]:
+    found, sizes = manifest.statistics.get(info.name), manifest.lengths.get(info.name)
+    figures = ("", "", f"{sizes.minimum_bytes:,} to {sizes.maximum_bytes:,} B" if sizes else "")
+    if found is not None:
+        means, stds = (", ".join(f"{x:.4g}" for x in each) for each in (found.mean, found.std))
+        figures = (means, stds, f"{found.minimum:g} to {found.maximum:g}")
+    layout = info.layout if info.encoding == "raw" else f"{info.layout}, {info.encoding}"
+    shape = "any" if info.layout == "ragged" else _shape(info.shape) or "scalar"
+    notes = Text("; ".join(remarks(manifest, info.name)))
+    return (info.name, info.dtype, shape, layout, *figures, notes)
 
 
-def _shards(manifest: Manifest) -> Table:
-    table = _figures("Shards", ["shard"], "samples", "size", "xxh3-128")
-    for shard in manifest.shards[:_NUM_SHOWN]:
-        table.add_row(
-            shard.file, f"{shard.num_samples:,}", decimal(shard.num_bytes), shard.xxh3_128
-        )
-    _add_more(table, len(manifest.shards))
-    return table
+def _split(manifest: Manifest, split: str) -> Sequence[str]:
+    shards, num_samples = manifest.shards_of(split), manifest.splits[split]
+    share = num_samples / max(manifest.num_samples, 1)
+    size = decimal(sum(shard.num_bytes for shard in shards))
+    return (split, f"{num_samples:,}", f"{share:.1%}", f"{len(shards):,}", size)
 
 
-def _classes(manifest: Manifest) -> Table:
-    table = _figures("Classes", ["label", "class"], *manifest.class_counts)
-    for index, name in enumerate(manifest.classes[:_NUM_SHOWN]):
-        counts = (f"{counted.get(name, 0):,}" for counted in manifest.class_counts.values())
-        table.add_row(str(index), name, *counts)
-    _add_more(table, len(manifest.classes))
-    return table
-
-
-def _quarantined(manifest: Manifest) -> Table:
-    table = Table("file", "reason", title=f"Quarantined ({len(manifest.quarantined):,})")
-    for sample in manifest.quarantined[:_NUM_SHOWN]:
-        table.add_row(Text(sample.path), Text(sample.reason))
-    _add_more(table, len(manifest.quarantined))
-    return table
-
-
-def _add_more(table: Table, count: int) -> None:
-    if count > _NUM_SHOWN:
-        table.add_row(f"… and {count - _NUM_SHOWN:,} more (all with --json)")
+def _shape(sizes: Sequence[int]) -> str:
+    return " x ".join(map(str, sizes))
 
 
 def _print_shard(summary: ShardSummary, console: Console) -> None:
@@ -279,9 +264,8 @@ def _print_shard(summary: ShardSummary, console: Console) -> None:
         f"split {summary.split}, {summary.num_samples:,} samples, {decimal(summary.num_bytes)}",
         highlight=False,
     )
-    table = _figures("Arrays", ["array", "dtype", "shape"], "offset", "size")
-    for array in summary.arrays:
-        shape = " x ".join(str(size) for size in array.shape)
-        size = decimal(array.num_bytes)
-        table.add_row(array.name, array.dtype, shape, f"{array.offset:,}", size)
-    console.print(table)
+    arrays = (
+        (each.name, each.dtype, _shape(each.shape), f"{each.offset:,}", decimal(each.num_bytes))
+        for each in summary.arrays
+    )
+    console.print(_table("Arrays", ("array", "dtype", "shape"), arrays, ("offset", "size")))

@@ -51,9 +51,7 @@ def export(
 
     Examples:
         headrace export digits-20260102-030405-0a1b2c3d -o digits.pt
-
         headrace export RUN --checkpoint best --format safetensors -o digits.safetensors
-
         headrace export path/to/final.ckpt -o weights.pt --force --json
     """
     output = output.expanduser().absolute()

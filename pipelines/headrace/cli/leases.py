@@ -22,6 +22,7 @@ from headrace.cli.console import (
     JsonOption,
     SiteOption,
     duration,
+    facts,
     open_console,
     output_is_gone,
     plain_table,
@@ -32,7 +33,7 @@ from headrace.cli.words import cost_words, nodes_words
 from headrace.clusters import lease_client
 from headrace.clusters.lease_files import LeaseFiles
 from headrace.clusters.lease_folders import reap as reap_site
-from headrace.clusters.lease_records import LeaseInfo, LeaseSpec, PoolJobView
+from headrace.clusters.lease_records import LeaseInfo, LeaseSpec
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
@@ -42,7 +43,7 @@ from headrace.recipe.load import load_site
 from headrace.recipe.site import Role
 from headrace.runs.audit import Actor
 from headrace.runs.costs import cost_of, has_price, start_split
-from headrace.states import EndedJob, LeaseState
+from headrace.states import LeaseState
 from headrace.status.lease import (
     LeaseView,
     find_lease,
@@ -80,9 +81,7 @@ def list_leases(
 
     Examples:
         headrace lease list
-
         headrace lease list --all --json
-
         headrace lease list --watch
     """
     if watch:
@@ -134,7 +133,6 @@ def close(
 
     Examples:
         headrace lease close digits-20260102-030405-0a1b2c3d-gpu-1 --reason "wrong data"
-
         headrace lease close --kept
     """
     from headrace.execution.reap import close_lease  # lists do without
@@ -205,7 +203,6 @@ def shell(
 
     Examples:
         headrace lease shell digits-20260102-030405-0a1b2c3d-gpu-1
-
         headrace lease shell LEASE -c "print(client.run(lambda: __import__('os').getloadavg()))"
     """
     folder = _lease_folder(site, lease_id)
@@ -269,13 +266,14 @@ def _parts(lease: LeaseView) -> Iterator[RenderableType]:
 def _busy_nodes(rows: Sequence[NodeRow]) -> Table:
     has_gpus = any(row.gpu is not None for row in rows)
     more = ("GPUs", "their memory", "power") if has_gpus else ()
-    table = plain_table("node", figures=("CPU", "memory", *more))
-    table.columns[0].overflow = "fold"
-    for row in rows:
-        power = "" if row.gpu_power_w is None else f"{row.gpu_power_w:.0f} W"
-        of_gpus = (_share(row.gpu), _share(row.gpu_memory), power)
-        table.add_row(row.node, _share(row.cpu), _share(row.memory), *of_gpus[: len(more)])
-    return table
+    return plain_table("node", figures=("CPU", "memory", *more), rows=map(_busy, rows))
+
+
+def _busy(row: NodeRow) -> Iterator[str]:
+    yield from (row.node, _share(row.cpu), _share(row.memory))
+    if row.gpu is not None:
+        yield from (_share(row.gpu), _share(row.gpu_memory))
+        yield "" if row.gpu_power_w is None else f"{row.gpu_power_w:.0f} W"
 
 
 def _share(share: float | None) -> str:
@@ -285,37 +283,31 @@ def _share(share: float | None) -> str:
 def _details(
     view: LeaseView, spec: LeaseSpec, info: LeaseInfo | None, steps: Sequence[StepFolder]
 ) -> RenderableType:
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(no_wrap=True)
-    facts.add_column(overflow="fold")
-    for name, value in _facts(view, spec, info):
-        facts.add_row(Text(name, style="bold"), value)
-    parts: list[RenderableType] = [facts]
+    parts: list[RenderableType] = [facts(_facts(view, spec, info))]
     if view.jobs:
-        parts.append(_jobs(view.jobs))
+        parts.append(Listing.of(view.jobs, *_JOB_COLUMNS))
     if view.ended:
-        parts.append(_ended(view.ended))
+        parts.append(Listing.of(view.ended, *_ENDED_COLUMNS))
     parts.append(_steps(steps) if steps else Text("no steps yet", style="dim"))
     return Group(*parts)
 
 
 def _facts(
     view: LeaseView, spec: LeaseSpec, info: LeaseInfo | None
-) -> Iterator[tuple[str, RenderableType]]:
+) -> Iterator[tuple[str, str | Text]]:
     role = spec.role
     yield "lease", view.lease_id
     yield "state", _state(view)
     if view.why_ended:
-        yield "ended", Text(view.why_ended)
+        yield "ended", view.why_ended
     if view.waits_for:
-        yield "waits", Text(view.waits_for)
+        yield "waits", view.waits_for
     yield from _node_facts(view, role)
     yield "run", view.run_id or "none"
     yield "machines", f"{view.role}: {view.kind} of {view.nodes} on backend {role.backend}"
     yield "age", f"{duration(view.age_s)} of at most {duration(role.lifetime_s)}"
     if spec.walltime is not None:
-        chosen = duration(spec.walltime.seconds)
-        yield "time limit", Text(f"{chosen}, chosen: {spec.walltime.why}")
+        yield "time limit", f"{duration(spec.walltime.seconds)}, chosen: {spec.walltime.why}"
     yield "idle stop", f"after {duration(role.idle_stop)} without a step"
     if view.idle_s is not None:
         yield "idle", duration(view.idle_s)
@@ -330,7 +322,7 @@ def _facts(
     yield "log", f"{view.folder}/host.log"
 
 
-def _node_facts(view: LeaseView, role: Role) -> Iterator[tuple[str, RenderableType]]:
+def _node_facts(view: LeaseView, role: Role) -> Iterator[tuple[str, str]]:
     if view.bad_nodes:
         what = "the run's next leases avoid them"
         if not role.leaves_nodes_out:
@@ -339,24 +331,9 @@ def _node_facts(view: LeaseView, role: Role) -> Iterator[tuple[str, RenderableTy
     if view.excludes:
         yield "without", f"{', '.join(view.excludes)}, where earlier leases of the run failed"
     if view.avoids:
-        yield "avoids", Text("\n".join(f"{each.node}: {each.why}" for each in view.avoids))
+        yield "avoids", "\n".join(f"{each.node}: {each.why}" for each in view.avoids)
     if view.takes_all:
-        yield "takes all", Text(f"nodes, also bad ones: {view.takes_all}")
-
-
-def _jobs(jobs: Sequence[PoolJobView]) -> Listing:
-    listed = Listing("node", "job", "state", "why", labels=("job",))
-    for job in jobs:
-        listed.add(job.node, job.job_id, job.stage, job.why)
-    return listed
-
-
-def _ended(jobs: Sequence[EndedJob]) -> Listing:
-    listed = Listing("node", "job", "ran on", "ended", "why", labels=("job", "ran on", "ended"))
-    for job in jobs:
-        ago = f"{duration(max(time.time() - job.at, 0.0))} ago"
-        listed.add(job.node, job.job_id, job.host, ago, job.why.partition("\n")[0])
-    return listed
+        yield "takes all", f"nodes, also bad ones: {view.takes_all}"
 
 
 def _steps(steps: Sequence[StepFolder]) -> Listing:
@@ -386,16 +363,27 @@ def _used(view: LeaseView) -> str:
     return "" if view.idle_s is None else f"idle {duration(view.idle_s)}"
 
 
+def _reason(view: LeaseView) -> str:
+    return (view.waits_for or view.why_ended).partition("\n")[0]
+
+
 _COLUMNS = (
-    ListColumn(title="lease", cell=lambda view: view.lease_id),
-    ListColumn(title="state", cell=_state),
-    ListColumn(title="nodes", cell=nodes_words, is_label=True),
-    ListColumn(title="age", cell=lambda view: duration(view.age_s), is_figure=True),
-    ListColumn(title="use", cell=_used),
-    ListColumn(
-        title="dashboard or reason",
-        cell=lambda view: (
-            view.dashboard_url or (view.waits_for or view.why_ended).partition("\n")[0]
-        ),
-    ),
+    ListColumn("lease", lambda view: view.lease_id),
+    ListColumn("state", _state),
+    ListColumn("nodes", nodes_words, is_label=True),
+    ListColumn("age", lambda view: duration(view.age_s), is_figure=True),
+    ListColumn("use", _used),
+    ListColumn("dashboard or reason", lambda view: view.dashboard_url or _reason(view)),
+)
+_JOB_COLUMNS = (
+    ListColumn("node", lambda job: job.node),
+    ListColumn("job", lambda job: job.job_id, is_label=True),
+    ListColumn("state", lambda job: job.stage),
+    ListColumn("why", lambda job: job.why),
+)
+_ENDED_COLUMNS = (
+    *_JOB_COLUMNS[:2],
+    ListColumn("ran on", lambda job: job.host, is_label=True),
+    ListColumn("ended", lambda job: f"{duration(time.time() - job.at)} ago", is_label=True),
+    ListColumn("why", lambda job: job.why.partition("\n")[0]),
 )

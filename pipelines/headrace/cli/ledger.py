@@ -1,22 +1,30 @@
-"""`headrace ledger`: the content, address, schema and usage of the database of runs."""
+"""`headrace ledger` and `headrace audit`: the database of runs, and user actions in it."""
 
 from __future__ import annotations
 
+import calendar
+import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from headrace.cli import arguments
-from headrace.cli.console import JsonOption, tell_json
+from headrace.cli.console import JsonOption, moment, open_console, tell_json
+from headrace.cli.listing import Listing
 from headrace.ledger.database import default_url, masked
 from headrace.ledger.ledger import Ledger, open_ledger
 from headrace.ledger.usage_file import write_usage
+from headrace.runs.audit import Actor
 from headrace.runs.refresh_usage import first_day, refresh_usage
 
 app = typer.Typer(
     name="ledger", help="The database of runs, leases and attempts.", no_args_is_help=True
 )
+
+
+SinceOption = Annotated[str, typer.Option(help="First day: 2026-11-01, 2026-11, or 30d.")]
 
 
 @app.command()
@@ -58,7 +66,7 @@ def export(
         str,
         typer.Option(help="Id of a run or suite; default: all.", autocompletion=arguments.runs),
     ] = "",
-    since: Annotated[str, typer.Option(help="First day: 2026-11-01, 2026-11, or 30d.")] = "",
+    since: SinceOption = "",
 ) -> None:
     """Write what each attempt took, a row for each, for other programs.
 
@@ -66,7 +74,6 @@ def export(
 
     Examples:
         headrace ledger export attempts.parquet
-
         headrace ledger export november.csv --since 2026-11
     """
     day = first_day(since)
@@ -82,3 +89,42 @@ def url() -> None:
     Example: HEADRACE_LEDGER=postgresql://me:secret@db/headrace headrace ledger url
     """
     typer.echo(masked(default_url()))
+
+
+def audit(
+    user: Annotated[str, typer.Option(help="Only actions of this user.")] = "",
+    run: Annotated[
+        str, typer.Option(help="Only actions on this run or suite.", autocompletion=arguments.runs)
+    ] = "",
+    since: SinceOption = "",
+    refused: Annotated[bool, typer.Option("--refused", help="Only refused requests.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="At most this many, the newest.")] = 50,
+    as_json: JsonOption = False,
+) -> None:
+    """List who started, changed or stopped what, the newest first.
+
+    A refused request in Airflow has the id of its DAG run in place of a run's. Airflow's own audit
+    log has the tasks that were marked or cleared in Airflow.
+
+    Examples:
+        headrace audit --since 7d
+        headrace audit --user ada --json
+        headrace audit --refused
+    """
+    found = open_ledger().acts(user, run, _begin(since), limit, refused=refused)
+    if as_json:
+        tell_json([asdict(row) for row in found])
+        return
+    listed = Listing("when", "who", "what", "run", "details")
+    for row in found:
+        who = Actor(row.user or "unknown", row.through)
+        why = f"refused: {' '.join(row.refused.split())}" if row.refused else ""
+        details = "; ".join(filter(None, (row.details, why)))
+        listed.add(moment(row.created_at), str(who), row.what, row.run_id or "-", details)
+    open_console().print(listed if found else "No actions.")
+
+
+def _begin(since: str) -> float:
+    """Return when a day began (UTC), in seconds since the epoch."""
+    day = first_day(since)
+    return calendar.timegm(time.strptime(f"{day}-01"[:10], "%Y-%m-%d")) if day else 0.0

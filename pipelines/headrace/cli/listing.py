@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from rich.cells import cell_len
@@ -18,13 +18,14 @@ _LEAST_ROOM = 40
 _SHORT = 10
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ListColumn:
     """A column of a list of records."""
 
     title: str
     cell: Callable[[Any], str | Text]
     """Returns its text for a record."""
+    _: KW_ONLY
     is_figure: bool = False
     is_label: bool = False
     """Whether its cells need the title to be understood."""

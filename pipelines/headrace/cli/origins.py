@@ -45,7 +45,6 @@ def diff(
 
     Examples:
         headrace diff digits-20260102-030405-0a1b2c3d digits-20260103-030405-4e5f6a7b
-
         headrace diff digits-sweep-20260102-030405-0a1b2c3d:3 digits-20260103-030405-4e5f6a7b
     """
     before, after = origin(first), origin(second)
@@ -83,7 +82,6 @@ def rerun(
 
     Examples:
         headrace rerun digits-20260102-030405-0a1b2c3d --check
-
         headrace rerun digits-sweep-20260102-030405-0a1b2c3d:3
     """
     before = origin(name)

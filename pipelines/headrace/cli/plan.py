@@ -81,7 +81,7 @@ def plan(
 
 
 def calibrate(request: RunRequest) -> None:
-    """Do a run with few optimizer steps, so that the ledger has such a run; show its progress.
+    """Do a run with few optimizer steps, so that the ledger has a similar run; show its progress.
 
     Raises:
         RecipeError: The recipe trains by a script, which headrace cannot shorten.

@@ -13,11 +13,7 @@ from rich.text import Text
 
 from headrace.cli.arguments import AnySuite
 from headrace.cli.console import JsonOption, as_json_text, open_console, plain_table
-from headrace.cli.suite_view import (
-    folds_table,
-    points_table,
-    trials_list,
-)
+from headrace.cli.suite_view import folds_table, points_table, trials_list
 from headrace.errors import UserError
 from headrace.files.atomic import write_text
 from headrace.files.layout import RunFolder
@@ -71,9 +67,7 @@ def results(  # noqa: PLR0913  options of a command
 
     Examples:
         headrace results
-
         headrace results digits-20260102-030405-0a1b2c3d --csv -o trials.csv
-
         headrace results digits-20260102-030405-0a1b2c3d --report --by accuracy:max
     """
     if csv + parquet + report + as_json > 1:
@@ -83,16 +77,14 @@ def results(  # noqa: PLR0913  options of a command
     if parquet and output is None:
         raise UserError("Parquet is not a text format", "Name a file: -o trials.parquet.")
     sought = tuple(_objective(each) for each in by or ())
-    shown: list[RenderableType] = []
-    text = ""
-    with open_console(stderr=True).status("Reading the trials …") as shown_status:
-        record = find_suite(suite)
+    with open_console(stderr=True).status("Reading the trials …") as status:
+        record, shown, text = find_suite(suite), [], ""
         if report:
             text, output = f"{write_report(record, output, sought)}\n", None
         else:
             rows = judged_by(trials_of(record), sought) if sought else trials_of(record)
             objectives = sought or sought_by(RunFolder(Path(record.folder))).objectives
-            shown_status.update(f"Comparing {len(rows):,} trials …")
+            status.update(f"Comparing {len(rows):,} trials …")
             if parquet and output is not None:
                 write_parquet(table_of(rows, objectives), output)
             elif csv:
@@ -100,7 +92,7 @@ def results(  # noqa: PLR0913  options of a command
             elif as_json:
                 text = _for_programs(rows, results_of(rows, objectives))
             else:
-                shown += _for_people(rows, results_of(rows, objectives))
+                shown = [*_for_people(rows, results_of(rows, objectives))]
     if output is not None and text:
         write_text(output, text)
     elif text:
@@ -148,20 +140,13 @@ def _of_keys(rows: Sequence[TrialRecord], found: Results) -> Iterator[Table | st
         return
     matters = importance_of(rows, found.objectives)
     table = plain_table("key and value", figures=("trials", "mean", "95 % of the mean"))
-    table.columns[0].overflow = "fold"
-    for column in table.columns[1:]:
-        column.no_wrap = True
     names = short_keys(found.marginals)
     for key, marginals in found.marginals.items():
         share = f", importance {matters.shares[key]:.0%}" if key in matters.shares else ""
         table.add_row(Text(f"{names[key]}{share}"))
         for each in marginals[:_SHOWN]:
-            table.add_row(
-                Text(f"  {_value(each)}"),
-                str(each.spread.count),
-                spread_words(each.spread),
-                interval_words(each.spread),
-            )
+            count, value = str(each.spread.count), Text(f"  {_value(each)}")
+            table.add_row(value, count, spread_words(each.spread), interval_words(each.spread))
         if len(marginals) > _SHOWN:
             table.add_row(f"  and {len(marginals) - _SHOWN} more")
     yield "\nBy the value of each key, over all other differences:"

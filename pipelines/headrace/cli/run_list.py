@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 
 import typer
 
 from headrace.cli.arguments import NamedRun
-from headrace.cli.console import JsonOption, amount, duration, open_console, tell, tell_json
+from headrace.cli.console import (
+    JsonOption,
+    amount,
+    duration,
+    moment,
+    open_console,
+    tell,
+    tell_json,
+)
 from headrace.cli.listing import ListColumn, Listing
 from headrace.cli.words import ABANDONED, money, took_words
 from headrace.ledger.ledger import open_ledger
@@ -17,7 +24,7 @@ from headrace.runs.audit import Actor
 from headrace.states import StepState
 from headrace.status.run import MainMetric, RunView, Trials, run_views
 from headrace.status.run_list import runs_page
-from headrace.status.step import AttemptView, attempt_views
+from headrace.status.step import attempt_views
 
 app = typer.Typer(name="runs", invoke_without_command=True)
 
@@ -39,7 +46,6 @@ def runs(
 
     Examples:
         headrace runs
-
         headrace runs --state failed --json
     """
     if context.invoked_subcommand is not None:
@@ -61,7 +67,6 @@ def show(run_id: NamedRun, as_json: JsonOption = False) -> None:
 
     Examples:
         headrace runs show digits-20260102-030405-0a1b2c3d
-
         headrace runs show digits-20260102-030405-0a1b2c3d --json
     """
     (row,) = run_views([open_ledger().run(run_id)])
@@ -103,28 +108,22 @@ def _trials_words(trials: Trials, metric: MainMetric | None) -> str:
     return ", ".join(words)
 
 
-def _asked(row: AttemptView) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.created_at))
-
-
 _COLUMNS = (
-    ListColumn(title="run", cell=lambda row: row.run_id),
-    ListColumn(title="site", cell=lambda row: row.site),
-    ListColumn(title="state", cell=lambda row: row.state.value),
-    ListColumn(title="time", cell=lambda row: duration(row.elapsed_s), is_figure=True),
-    ListColumn(title="left", cell=_left, is_figure=True, is_optional=True),
-    ListColumn(title="cost", cell=lambda row: money(row.cost), is_figure=True, is_optional=True),
-    ListColumn(title="result", cell=_result),
+    ListColumn("run", lambda row: row.run_id),
+    ListColumn("site", lambda row: row.site),
+    ListColumn("state", lambda row: row.state.value),
+    ListColumn("time", lambda row: duration(row.elapsed_s), is_figure=True),
+    ListColumn("left", _left, is_figure=True, is_optional=True),
+    ListColumn("cost", lambda row: money(row.cost), is_figure=True, is_optional=True),
+    ListColumn("result", _result),
 )
 
 _ATTEMPT_COLUMNS = (
-    ListColumn(title="step", cell=lambda row: row.step),
-    ListColumn(title="attempt", cell=lambda row: str(row.attempt), is_figure=True),
-    ListColumn(title="state", cell=lambda row: row.state.value),
-    ListColumn(title="asked", cell=_asked, is_label=True),
-    ListColumn(title="time", cell=took_words, is_figure=True),
-    ListColumn(title="lease", cell=lambda row: row.lease_id.removeprefix(f"{row.run_id}-")),
-    ListColumn(
-        title="why", cell=lambda row: ": ".join(filter(None, (row.failure_class, row.message)))
-    ),
+    ListColumn("step", lambda row: row.step),
+    ListColumn("attempt", lambda row: str(row.attempt), is_figure=True),
+    ListColumn("state", lambda row: row.state.value),
+    ListColumn("asked", lambda row: moment(row.created_at), is_label=True),
+    ListColumn("time", took_words, is_figure=True),
+    ListColumn("lease", lambda row: row.lease_id.removeprefix(f"{row.run_id}-")),
+    ListColumn("why", lambda row: ": ".join(filter(None, (row.failure_class, row.message)))),
 )

@@ -17,8 +17,8 @@ from headrace.errors import UnknownNameError, nearest
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.planned_steps import steps_of
 from headrace.runs.runs import Run, open_run
+from headrace.status.logs import log_files
 from headrace.status.run_details import run_details
-from headrace.status.step import step_folders
 
 
 def status(
@@ -33,9 +33,7 @@ def status(
 
     Examples:
         headrace status
-
         headrace status digits-20260102-030405-0a1b2c3d --watch
-
         headrace status --json
     """
     known = known_run(run_id)
@@ -67,7 +65,6 @@ def logs(
 
     Examples:
         headrace logs
-
         headrace logs digits-20260102-030405-0a1b2c3d train --follow
     """
     job = open_run(known_run(run_id))
@@ -82,11 +79,11 @@ def logs(
 
 
 def _print_new(job: Run, step: str | None, printed: dict[Path, int]) -> None:
-    for attempt, folder in step_folders(job, step):
-        for file in sorted((folder / "logs").glob("*.log")):
-            with file.open("rb") as log:
-                log.seek(printed.get(file, 0))
-                text = log.read().decode(errors="replace")
-                printed[file] = log.tell()
-            for line in text.splitlines():
-                typer.echo(f"{attempt.step}/{attempt.attempt} {file.stem} | {line}")
+    attempts = open_ledger().attempts(job.run_id, step)
+    for row, file in log_files(attempts, open_ledger().leases(run_id=job.run_id)):
+        with file.open("rb") as log:
+            log.seek(printed.get(file, 0))
+            text = log.read().decode(errors="replace")
+            printed[file] = log.tell()
+        for line in text.splitlines():
+            typer.echo(f"{row.step}/{row.attempt} {file.stem} | {line}")

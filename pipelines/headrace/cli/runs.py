@@ -48,9 +48,7 @@ def run(
 
     Examples:
         headrace run digits
-
         headrace run digits --site laptop trainer.max_epochs=3 seed=1
-
         headrace run my-recipe.yaml --site my-site.yaml
     """
     kind = "pack" if pack_only else "train"
@@ -115,7 +113,6 @@ def sweep(
 
     Examples:
         headrace sweep digits data.global_batch_size=32,64 'seed=range(0,3)'
-
         headrace sweep my-recipe.yaml 'model.lr=tag(log, interval(1e-5, 1e-1))' --trials 50
     """
     overrides, update = sweep_values.parse(words or (), trials=trials)
@@ -153,9 +150,7 @@ def evaluate(
 
     Examples:
         headrace evaluate digits-20260102-030405-0a1b2c3d --checkpoint best
-
         headrace evaluate RUN evaluate.split=val evaluate.also_checkpoints=[500,1000]
-
         headrace evaluate RUN --watch train.role=cpu evaluate.split=val
     """
     alone = ("evaluate.also_checkpoints=[]",) if checkpoint else ()
@@ -196,9 +191,7 @@ def resume(
 
     Examples:
         headrace resume
-
         headrace resume digits-20260102-030405-0a1b2c3d train.nodes=1
-
         headrace resume RUN train.ranks_per_node=4 --site slurm-dev
     """
     changes = tuple(overrides or ())

@@ -52,9 +52,7 @@ def shell(
 
     Examples:
         headrace shell digits-20260102-030405-0a1b2c3d
-
         headrace shell RUN -- nvidia-smi
-
         headrace shell --site my-cluster --role gpu --lifetime 7200
     """
     given = list(words or ())

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
 import typer
 import yaml
-from rich.table import Table
 from rich.text import Text
 
 from headrace.batch.findings import Grade
@@ -35,11 +35,7 @@ def list_sites(as_json: JsonOption = False) -> None:
     if as_json:
         tell_json(found)
         return
-    table = plain_table("site")
-    table.add_column("file", overflow="fold")
-    for name, file in found.items():
-        table.add_row(name, file)
-    open_console().print(table)
+    open_console().print(plain_table("site", "file", rows=found.items()))
 
 
 @app.command()
@@ -81,7 +77,6 @@ def check_site(
 
     Examples:
         headrace site check --site my-cluster
-
         headrace site check --site my-cluster --role gpu --submit
     """
     console = open_console(stderr=True)
@@ -95,7 +90,8 @@ def check_site(
     if as_json:
         tell_json(sections)
     else:
-        open_console().print(_table(sections))
+        rows = chain.from_iterable(map(_rows, sections))
+        open_console().print(plain_table("", "part", "checked", "found", rows=rows))
     if any(each.has_failed for each in sections):
         raise typer.Exit(1)
 
@@ -120,13 +116,10 @@ def schema(
     typer.echo(f"Wrote {out}.")
 
 
-def _table(sections: Sequence[Section]) -> Table:
-    table = plain_table("", "part", "checked", "found")
-    for section in sections:
-        for each in section.findings:
-            found = Text(each.seen)
-            if each.advice:
-                found.append(f"\n→ {each.advice}", style="dim")
-            grade = Text(each.grade.value, style=_STYLES[each.grade])
-            table.add_row(grade, section.part, each.subject, found)
-    return table
+def _rows(section: Section) -> Iterator[Sequence[str | Text]]:
+    for each in section.findings:
+        found = Text(each.seen)
+        if each.advice:
+            found.append(f"\n→ {each.advice}", style="dim")
+        grade = Text(each.grade.value, style=_STYLES[each.grade])
+        yield grade, section.part, each.subject, found

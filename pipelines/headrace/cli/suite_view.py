@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from pydantic import JsonValue
 from rich.console import Group, RenderableType
@@ -13,22 +13,14 @@ from rich.text import Text
 
 from headrace.cli.console import duration, plain_table
 from headrace.cli.listing import ListColumn, Listing
-from headrace.cli.words import ABANDONED, cost_words, money, took_words
+from headrace.cli.words import ABANDONED, cost_words, heading, money, styled, took_words
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.base import from_json
 from headrace.recipe.suite import Objective
 from headrace.status.suite import SuiteView, state_of
 from headrace.suites.analysis import PointResult, interval_words, spread_words, varying
 from headrace.suites.names import short_keys
-from headrace.suites.records import PRUNED
 
-_STYLES = {
-    "succeeded": "green",
-    PRUNED: "blue",
-    "running": "cyan",
-    "queued": "yellow",
-    "cancelled": "magenta",
-}
 _MOST_RUNNING = 10
 
 
@@ -36,15 +28,13 @@ def suites_list(views: Sequence[SuiteView]) -> Listing:
     """Return a list with a row for each suite."""
     return Listing.of(
         views,
-        ListColumn(title="suite", cell=lambda view: view.run_id),
-        ListColumn(title="state", cell=_state_words),
-        ListColumn(title="trials", cell=_counts, is_label=True),
-        ListColumn(title="best", cell=lambda view: best_words(view, named=False), is_label=True),
-        ListColumn(title="time", cell=lambda view: duration(view.elapsed_s), is_figure=True),
-        ListColumn(title="left", cell=_left, is_figure=True, is_optional=True),
-        ListColumn(
-            title="cost", cell=lambda view: money(view.cost), is_figure=True, is_optional=True
-        ),
+        ListColumn("suite", lambda view: view.run_id),
+        ListColumn("state", _state_words),
+        ListColumn("trials", _counts, is_label=True),
+        ListColumn("best", lambda view: best_words(view, named=False), is_label=True),
+        ListColumn("time", lambda view: duration(view.elapsed_s), is_figure=True),
+        ListColumn("left", _left, is_figure=True, is_optional=True),
+        ListColumn("cost", lambda view: money(view.cost), is_figure=True, is_optional=True),
     )
 
 
@@ -57,11 +47,12 @@ def trials_list(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) ->
     names = short_keys(keys)
     for row in rows:
         values = {names[key]: row.values[key] for key in keys if key in row.values}
+        given = [*row.objectives, *(None for _ in metrics)][: len(metrics)]
         listed.add(
             str(row.number),
-            _state_of(row),
+            styled(state_of(row), f" ({row.attempts})" if row.attempts > 1 else ""),
             values_words(values) or row.name,
-            *_objectives(row, len(objectives)),
+            *("" if value is None else f"{value:.5g}" for value in given),
             took_words(row),
             row.node,
             _cause(row),
@@ -71,13 +62,10 @@ def trials_list(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) ->
 
 def points_table(found: Sequence[PointResult], objectives: Sequence[Objective]) -> Table:
     """Return a table with a row for each point, whose trials differ only by fold and seed."""
-    name = objectives[0].metric if objectives else "objective"
-    table = Table(box=None, pad_edge=False)
-    table.add_column("point", overflow="fold", ratio=3)
-    table.add_column("trials", justify="right", no_wrap=True)
-    table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("95 % of the mean", no_wrap=True)
     names = short_keys(dict.fromkeys(key for point in found for key in point.values))
+    table = plain_table("point", figures=("trials", _objective(objectives)))
+    table.columns[0].ratio = 3
+    table.add_column("95 % of the mean", no_wrap=True)
     for point in found:
         values = {names[key]: value for key, value in point.values.items()}
         missing = f"{len(point.numbers) - point.missing}/" if point.missing else ""
@@ -92,11 +80,13 @@ def points_table(found: Sequence[PointResult], objectives: Sequence[Objective]) 
 
 def folds_table(point: PointResult, objectives: Sequence[Objective]) -> Table:
     """Return a table with a row for each fold of a point, and one for their mean."""
-    name = objectives[0].metric if objectives else "objective"
-    table = plain_table("fold", figures=("trials", name))
-    for fold, found in (*point.folds.items(), ("all", point.spread)):
-        table.add_row(str(fold), str(found.count if found else 0), spread_words(found))
-    return table
+    folds = (*point.folds.items(), ("all", point.spread))
+    rows = ((str(fold), str(at.count if at else 0), spread_words(at)) for fold, at in folds)
+    return plain_table("fold", figures=("trials", _objective(objectives)), rows=rows)
+
+
+def _objective(objectives: Sequence[Objective]) -> str:
+    return objectives[0].metric if objectives else "objective"
 
 
 def live(view: SuiteView) -> RenderableType:
@@ -124,7 +114,9 @@ def live(view: SuiteView) -> RenderableType:
         others = f", and {len(waiting) - 1} others wait" if len(waiting) > 1 else ""
         notes.append(Text(f"#{waiting[0].number} {waiting[0].waits}{others}"))
     table = [running] if view.running else []
-    return Group(_heading(view), bar, *table, *notes, *_foot(view))
+    state = styled(view.state.value, shown=_state_words(view))
+    head = heading(view, state, f" · {duration(view.elapsed_s)}")
+    return Group(head, bar, *table, *notes, *_foot(view))
 
 
 def closing(view: SuiteView) -> RenderableType:
@@ -161,21 +153,15 @@ def values_words(values: dict[str, JsonValue]) -> str:
 
 def _foot(view: SuiteView) -> Iterator[Text]:
     if best := best_words(view):
-        yield Text(f"{_best_title(view)}: {best}", overflow="fold")
+        yield Text(f"{_best_title(view)}: {best}")
     if view.cost is not None:
-        yield Text(f"cost: {cost_words(view.cost)}", overflow="fold")
+        yield Text(f"cost: {cost_words(view.cost)}")
     if view.damage:
-        yield Text(view.damage, style="yellow", overflow="fold")
+        yield Text(view.damage, style="yellow")
 
 
 def _best_title(view: SuiteView) -> str:
     return "best" if view.point is None else "mean"
-
-
-def _heading(view: SuiteView) -> Text:
-    where = f" · {view.recipe} on {view.site} · "
-    state = (_state_words(view), _STYLES.get(view.state.value, "red"))
-    return Text.assemble((view.run_id, "bold"), where, state, f" · {duration(view.elapsed_s)}")
 
 
 def _state_words(view: SuiteView) -> str:
@@ -197,17 +183,6 @@ def _left(view: SuiteView) -> str:
         return ""
     error = f" ± {duration(view.eta_error_s)}" if view.eta_error_s else ""
     return f"{duration(view.eta_s)}{error}"
-
-
-def _state_of(row: TrialRecord) -> Text:
-    word = state_of(row)
-    tries = f" ({row.attempts})" if row.attempts > 1 else ""
-    return Text(word + tries, style=_STYLES.get(word, "red"))
-
-
-def _objectives(row: TrialRecord, count: int) -> Iterable[str]:
-    given = [*row.objectives, *[None] * count][:count]
-    return ["" if value is None else f"{value:.5g}" for value in given]
 
 
 def _cause(row: TrialRecord) -> str:

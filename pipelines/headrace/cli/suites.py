@@ -34,8 +34,6 @@ Numbered = Annotated[
     ),
 ]
 
-_SOON = "it takes effect within seconds"
-
 app = typer.Typer(name="suite", help="Suites: list trials; pause, cancel, add some.")
 
 TrialState = Enum(  # type: ignore[misc]
@@ -55,7 +53,6 @@ def list_(
 
     Examples:
         headrace suite list
-
         headrace suite list --limit 3 --json
     """
     views = suite_views([*suites(limit)])
@@ -85,9 +82,7 @@ def show(
 
     Examples:
         headrace suite show
-
         headrace suite show digits-20260102-030405-0a1b2c3d --state failed
-
         headrace suite show digits-20260102-030405-0a1b2c3d --sort objective --limit 5 --json
     """
     record = find_suite(suite)
@@ -117,7 +112,6 @@ def logs(words: Numbered) -> None:
 
     Examples:
         headrace suite logs digits-20260102-030405-0a1b2c3d 7
-
         headrace suite logs 7
     """
     record, numbers = _suite_and_numbers(words)
@@ -140,7 +134,7 @@ def pause(suite: OneSuite = None) -> None:
     """
     record = _suite(suite)
     ask(record, "pause")
-    typer.echo(f"{record.run_id}: asked to start no more trials; {_SOON}")
+    _tell(record, "start no more trials")
 
 
 @app.command()
@@ -154,14 +148,13 @@ def resume(
 
     Examples:
         headrace suite resume digits-20260102-030405-0a1b2c3d
-
         headrace suite resume digits-20260102-030405-0a1b2c3d --limit 4
     """
     record = _suite(suite)
     if limit is not None:
         ask(record, "limit", details=f"to {limit}", limit=limit)
     ask(record, "resume")
-    typer.echo(f"{record.run_id}: asked to start trials; {_SOON}")
+    _tell(record, "start trials")
 
 
 @app.command()
@@ -170,12 +163,11 @@ def cancel(words: Numbered = None) -> None:
 
     Examples:
         headrace suite cancel digits-20260102-030405-0a1b2c3d 7 12
-
         headrace suite cancel 7
     """
     record, numbers = _suite_and_numbers(words)
     ask(record, "cancel", numbers)
-    typer.echo(f"{record.run_id}: asked to cancel {_named(numbers)}; {_SOON}")
+    _tell(record, f"cancel {_named(numbers)}")
 
 
 @app.command()
@@ -186,12 +178,11 @@ def retry(words: Numbered = None) -> None:
 
     Examples:
         headrace suite retry
-
         headrace suite retry digits-20260102-030405-0a1b2c3d 7
     """
     record, numbers = _suite_and_numbers(words)
     ask(record, "retry", numbers)
-    typer.echo(f"{record.run_id}: asked to run {_named(numbers)} again; {_when(record)}")
+    _tell(record, f"run {_named(numbers)} again")
 
 
 @app.command()
@@ -206,7 +197,6 @@ def prioritize(
 
     Examples:
         headrace suite prioritize digits-20260102-030405-0a1b2c3d 7 12
-
         headrace suite prioritize digits-20260102-030405-0a1b2c3d 7 --priority -1
     """
     record, numbers = _suite_and_numbers(words)
@@ -214,7 +204,7 @@ def prioritize(
         raise UserError("A trial's number is missing", "Example: headrace suite prioritize 7 12.")
     details = f"{_named(numbers)}: priority {priority}"
     ask(record, "prioritize", numbers, details=details, priority=priority)
-    typer.echo(f"{record.run_id}: asked to give {_named(numbers)} priority {priority}; {_SOON}")
+    _tell(record, f"give {_named(numbers)} priority {priority}")
 
 
 @app.command()
@@ -235,14 +225,12 @@ def add(
 
     Examples:
         headrace suite add digits-20260102-030405-0a1b2c3d trainer.max_epochs=5 seed=1,2,3
-
         headrace suite add seed=4 --priority 1
     """
     is_named = "=" not in words[0]
     record = _suite(words[0] if is_named else None)
     count = ask_for_more(record, words[1:] if is_named else words, priority)
-    more = f"{count} {'trial' if count == 1 else 'trials'}"
-    typer.echo(f"{record.run_id}: asked to add {more}; {_when(record)}")
+    _tell(record, f"add {count} {'trial' if count == 1 else 'trials'}")
 
 
 def _rows(run_id: str, state: TrialState | None, sort: str, limit: int) -> tuple[TrialRecord, ...]:
@@ -272,9 +260,12 @@ def _suite(run_id: str | None) -> RunRecord:
     return only_suite() if run_id is None else find_suite(run_id)
 
 
-def _when(record: RunRecord) -> str:
-    is_over = record.state.is_final
-    return f"it has ended, so resume it: headrace resume {record.run_id}" if is_over else _SOON
+def _tell(record: RunRecord, asked: str) -> None:
+    """Print what a suite was asked to do, and when it will."""
+    when = "it takes effect within seconds"
+    if record.state.is_final:
+        when = f"it has ended, so resume it: headrace resume {record.run_id}"
+    typer.echo(f"{record.run_id}: asked to {asked}; {when}")
 
 
 def _named(numbers: Sequence[int]) -> str:

@@ -1,10 +1,13 @@
-"""A run as rich renderables: the live table, the closing summary."""
+"""A run as rich renderables: the live table with its metrics and curves, the closing summary."""
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -12,30 +15,31 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.console import duration
-from headrace.cli.curves import metrics_table
+from headrace.cli.console import duration, facts, plain_table
 from headrace.cli.words import (
     ABANDONED,
     busy,
     cost_words,
     ends,
-    failed_words,
+    heading,
     predicted,
-    restarted_words,
+    repeated,
     result_line,
+    styled,
 )
+from headrace.files.layout import RunFolder
 from headrace.runs.owners import owner_process
 from headrace.states import FailureClass, StepState
 from headrace.status.run_details import RunDetails
 from headrace.status.step import StepView
-from headrace.steps.history import History
+from headrace.steps.history import History, read_history, series_of, training_file
 
-_STYLES = {
-    StepState.SUCCEEDED: "green",
-    StepState.RUNNING: "cyan",
-    StepState.QUEUED: "yellow",
-    StepState.CANCELLED: "magenta",
-}
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_WIDTH = 24
+_MOST = 6
+_BEST = "best "
+_OF_THE_STEP = ("samples_per_s", "data_wait", "skipped_shards", "skipped_samples")
+"""Figures of a train step that are not the model's metrics."""
 
 
 def live(view: RunDetails, history: History | None = None) -> RenderableType:
@@ -48,15 +52,14 @@ def live(view: RunDetails, history: History | None = None) -> RenderableType:
     table.add_column("time", justify="right", no_wrap=True)
     for step in view.steps:
         table.add_row(*_row(step))
-    foot = Text(f"{duration(view.elapsed_s)}{ends(view.ahead)}", style="dim", overflow="fold")
+    foot = Text(f"{duration(view.elapsed_s)}{ends(view.ahead)}", style="dim")
     if view.dashboard_url:
         foot.append(f" · Dask dashboard {view.dashboard_url}")
     if view.cost is not None:
         foot.append(f" · {cost_words(view.cost)}")
-    notes = [Text(remark, style="yellow", overflow="fold") for remark in remarks(view)]
-    figures: list[RenderableType] = [*_learned(view, history or History(()))]
-    figures += [Text(line, overflow="fold") for line in busy(view.use)]
-    return Group(_heading(view), table, *figures, *notes, foot)
+    notes = (Text(remark, style="yellow") for remark in remarks(view))
+    learned = _learned(view, history or History(()))
+    return Group(_heading(view), table, *learned, *map(Text, busy(view.use)), *notes, foot)
 
 
 def trains(view: RunDetails) -> StepView | None:
@@ -73,14 +76,8 @@ def _learned(view: RunDetails, history: History) -> Iterator[Table]:
 
 
 def _heading(view: RunDetails, *more: str) -> Text:
-    where = f" · {view.recipe} on {view.site} · "
-    return Text.assemble((view.run_id, "bold"), where, _state(view), *more, overflow="fold")
-
-
-def _state(view: RunDetails) -> tuple[str, str]:
-    if view.is_orphan:
-        return (ABANDONED, "red")
-    return (view.state.value, _STYLES.get(view.state, "red"))
+    state = Text(ABANDONED, style="red") if view.is_orphan else styled(view.state.value)
+    return heading(view, state, *more)
 
 
 def remarks(view: RunDetails) -> Iterator[str]:
@@ -118,9 +115,9 @@ def remarks(view: RunDetails) -> Iterator[str]:
 
 def _troubles(step: StepView, *, goes_on: bool) -> Iterator[str]:
     if step.restarts:
-        yield restarted_words(step.restarts)
+        yield repeated("restarted {}", len(step.restarts), step.restarts[-1].splitlines()[0])
     if step.failures and goes_on:
-        yield failed_words(step)
+        yield repeated("failed {} without progress", step.failures, step.last_failure)
     if step.damage:
         yield step.damage
 
@@ -131,7 +128,7 @@ def _row(step: StepView) -> Iterator[RenderableType]:
         yield from (Text("waiting", style="dim"), "", "", "")
         return
     tries = f" ({step.attempt})" if step.attempt > 1 else ""
-    yield Text(step.state.value + tries, style=_STYLES.get(step.state, "red"))
+    yield styled(step.state.value, tries)
     yield "" if step.progress is None else ProgressBar(total=1.0, completed=step.progress)
     yield Text(step.words if step.state is StepState.RUNNING else "")
     yield duration(step.elapsed_s)
@@ -141,18 +138,10 @@ def closing(view: RunDetails) -> RenderableType:
     """Return the summary of an ended run: its name, steps, metrics and files."""
     steps = Table("step", "state", "attempts", "time", "result", expand=False)
     for step in view.steps:
-        state = step.state.value if step.state else "not begun"
-        style = _STYLES.get(step.state, "red") if step.state else "dim"
-        tries = str(step.attempt) if step.attempt else ""
-        result = result_line(step)
-        took = duration(step.elapsed_s)
-        steps.add_row(step.name, Text(state, style=style), tries, took, Text(result))
-    places = Table.grid(padding=(0, 2))
-    places.add_column(no_wrap=True)
-    places.add_column(overflow="fold")
-    for name, value in _places(view):
-        places.add_row(Text(name, style="bold"), Text(value))
-    return Group(_heading(view, f" · {duration(view.elapsed_s)}"), steps, places)
+        state = styled(step.state.value) if step.state else Text("not begun", style="dim")
+        tries, took = str(step.attempt or ""), duration(step.elapsed_s)
+        steps.add_row(step.name, state, tries, took, Text(result_line(step)))
+    return Group(_heading(view, f" · {duration(view.elapsed_s)}"), steps, facts(_places(view)))
 
 
 def print_failures(view: RunDetails, console: Console) -> None:
@@ -162,8 +151,8 @@ def print_failures(view: RunDetails, console: Console) -> None:
     if view.why and view.failure is None:
         _print_plain(f"It got no lease: {view.why}", console)
     for step in failed:
-        state = step.state.value if step.state else ""
         why = f" ({step.failure_class.value})" if step.failure_class else ""
+        state = step.state.value if step.state else ""
         console.print(Text.assemble((f"{step.name} {state}", "red"), f"{why}:"), end=" ")
         _print_plain(step.message, console)
         if step.trace:
@@ -227,3 +216,64 @@ def _places(view: RunDetails) -> Iterator[tuple[str, str]]:
     if view.informing.count:
         yield "left out", view.informing.words
     yield "run folder", str(Path(view.folder))
+
+
+def history_of(run: RunFolder) -> History:
+    """Return the history of a training; read again only if its file has grown."""
+    file = training_file(run)
+    return _read(run.path, file.stat().st_size) if file.exists() else History(())
+
+
+@lru_cache(maxsize=2)
+def _read(folder: Path, _num_bytes: int) -> History:
+    return read_history(RunFolder(folder))
+
+
+def metrics_table(newest: Mapping[str, float], history: History) -> Table | None:
+    """Return a table of a training's metrics: the loss, metrics with a best value, the rest.
+
+    Args:
+        newest: As in the step's status; the best value of a metric is under `best METRIC`.
+        history: What the training has reported so far.
+
+    Returns:
+        None before the first report.
+    """
+    curves = {
+        "loss" if each.kind == "loss" else each.name: [value for _, value in each.points]
+        for each in series_of(history)
+        if each.kind != "lr"
+    }
+    found = {name: values[-1] for name, values in curves.items()}
+    found |= {name: value for name, value in newest.items() if name not in _OF_THE_STEP}
+    names = sorted(
+        (name for name in found if not name.startswith(_BEST)),
+        key=lambda name: (name != "loss", f"{_BEST}{name}" not in found, name),
+    )
+    if not names:
+        return None
+    table = plain_table("metric", figures=("now", "best"))
+    table.add_column("so far", no_wrap=True)
+    for name in names[:_MOST]:
+        best = found.get(f"{_BEST}{name}")
+        best_value = "" if best is None else f"{best:.4g}"
+        table.add_row(Text(name), f"{found[name]:.4g}", best_value, curve(curves.get(name, ())))
+    if len(names) > _MOST:
+        table.add_row(f"and {len(names) - _MOST} more: --json")
+    return table
+
+
+def curve(values: Sequence[float], width: int = _WIDTH) -> str:
+    """Return values as blocks of eight heights, the newest last; empty for fewer than two.
+
+    If there are more values than `width`, neighbours are shown by their mean.
+    """
+    known = [value for value in values if math.isfinite(value)]
+    if len(known) < 2:
+        return ""
+    count = min(width, len(known))
+    ends = [part * len(known) // count for part in range(count + 1)]
+    means = [math.fsum(known[a:b]) / (b - a) for a, b in pairwise(ends)]
+    least, most = min(means), max(means)
+    scale = (len(_BLOCKS) - 1) / (most - least) if most > least else 0.0
+    return "".join(_BLOCKS[round((mean - least) * scale)] for mean in means)

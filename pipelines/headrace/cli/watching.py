@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,8 +16,7 @@ from rich.text import Text
 
 from headrace.cli import suite_view as of_suites
 from headrace.cli.console import output_is_gone
-from headrace.cli.curves import history_of
-from headrace.cli.view import closing, live, remarks, trains
+from headrace.cli.view import closing, history_of, live, remarks, trains
 from headrace.files.layout import RunFolder
 from headrace.informing import inform
 from headrace.ledger.ledger import open_ledger
@@ -33,6 +33,19 @@ EVERY_S = 5.0
 Tick = Callable[[str], None]
 
 
+class _Pause:
+    """Whether a pause is over: at the first call, and some seconds after each True."""
+
+    def __init__(self, seconds: float, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._now_s, self._at = seconds, now_s, -math.inf
+
+    def __call__(self) -> bool:
+        now = self._now_s()
+        is_over = now - self._at >= self._seconds
+        self._at = now if is_over else self._at
+        return is_over
+
+
 class Watching:
     """Shows a live table on a terminal; elsewhere a line whenever a step changes its state.
 
@@ -44,12 +57,12 @@ class Watching:
         self._run_id, self._folder = run_id, folder
         self._console = console
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
-        self._at = 0.0
+        self._shows, self._counts = _Pause(REFRESH_S), _Pause(EVERY_S)
         self._told: dict[str, str] = {}
         self._why: dict[str, str] = {}
         self._dashboard_url = ""
         self._remarks: tuple[str, ...] = ()
-        self._counts = Counts(console)
+        self._counted: tuple[bool, dict[str, int]] = (False, {})
 
     def __enter__(self) -> Callable[[], None]:
         self._inform(partial(self._console.print, f"run: {self._run_id}", highlight=False))
@@ -63,8 +76,7 @@ class Watching:
             self._inform(self._live.stop)
 
     def _tick(self) -> None:
-        if time.monotonic() - self._at >= REFRESH_S:
-            self._at = time.monotonic()
+        if self._shows():
             self._inform(self.show)
 
     def _inform(self, work: Callable[[], object]) -> None:
@@ -84,13 +96,20 @@ class Watching:
             for remark in notes:
                 self._console.print(remark, highlight=False, soft_wrap=True)
         if (suite := _begun_suite(view)) is not None:
-            self._counts.tell(suite)
+            self.count(suite)
         for step in view.steps:
             state = f"{step.state.value if step.state else ''} {step.attempt}"
             if step.state is not None and self._told.get(step.name) != state:
                 self._told[step.name] = state
                 self._console.print(self._line(step), highlight=False, soft_wrap=True)
         return view
+
+    def count(self, suite: SuiteView) -> None:
+        """Print trials by state in a line after a change, not too often, and at their end."""
+        counted = (suite.state.is_final, suite.trials.counts)
+        if counted != self._counted and (suite.state.is_final or self._counts()):
+            self._counted = counted
+            self._console.print(of_suites.counts_words(suite), highlight=False, soft_wrap=True)
 
     def _line(self, step: StepView) -> str:
         """Return a step's state; of a new attempt also why the last one failed, in a line."""
@@ -108,27 +127,6 @@ def watch(run_id: str, console: Console) -> None:
     with watching:
         while not output_is_gone() and watching.show().goes_on:
             time.sleep(REFRESH_S)
-
-
-class Counts:
-    """Prints the trials of a suite by state in lines: after a change, and not too often.
-
-    Args:
-        console: Console to print on.
-    """
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._last: tuple[bool, dict[str, int]] = (False, {})
-        self._at = -EVERY_S
-
-    def tell(self, view: SuiteView) -> None:
-        """Print a line after a change; at once, and always, when the suite has ended."""
-        shown = (view.state.is_final, view.trials.counts)
-        is_time = view.state.is_final or time.monotonic() - self._at >= EVERY_S
-        if is_time and shown != self._last:
-            self._last, self._at = shown, time.monotonic()
-            self._console.print(of_suites.counts_words(view), highlight=False, soft_wrap=True)
 
 
 def _begun_suite(view: RunDetails) -> SuiteView | None:
@@ -171,14 +169,11 @@ def telling(console: Console, now_s: Callable[[], float] = time.perf_counter) ->
 
 
 def _lines(console: Console, now_s: Callable[[], float]) -> Tick:
-    began = now_s()
-    printed_at = began - EVERY_S
+    began, is_due = now_s(), _Pause(EVERY_S, now_s)
 
     def tell(text: str) -> None:
-        nonlocal printed_at
-        if now_s() - printed_at >= EVERY_S:
-            printed_at = now_s()
-            line = f"{printed_at - began:4.0f} s  {text}"
+        if is_due():
+            line = f"{now_s() - began:4.0f} s  {text}"
             console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     return tell

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from rich.text import Text
 
 from headrace.cli.console import amount, duration, hundredths
 from headrace.states import StepState
@@ -16,13 +18,33 @@ if TYPE_CHECKING:  # modules with such records have imported these
     from headrace.runs.prediction import Ahead
     from headrace.runs.site_machines import MostCost
     from headrace.status.lease import LeaseView
+    from headrace.status.run import RunView
     from headrace.status.step import AttemptView, StepView
     from headrace.steps.history import NodeLoad, NodeRow
 
 ABANDONED = "abandoned: its process has ended"
 """State of a run or suite without a process that drives it."""
 
+_STYLES = {
+    "succeeded": "green",
+    "pruned": "blue",
+    "running": "cyan",
+    "queued": "yellow",
+    "cancelled": "magenta",
+}
+
 _MAX_NODES = 4
+
+
+def styled(state: str, more: str = "", shown: str = "") -> Text:
+    """Return a state of a run, step or trial, or other words for it, in its colour."""
+    return Text((shown or state) + more, style=_STYLES.get(state, "red"))
+
+
+def heading(view: RunView, state: Text, *more: str) -> Text:
+    """Return what a run or suite is and its state, in a line."""
+    where = f" · {view.recipe} on {view.site} · "
+    return Text.assemble((view.run_id, "bold"), where, state, *more)
 
 
 def took_words(row: AttemptView | TrialRecord) -> str:
@@ -100,7 +122,7 @@ def _trained(outputs: Mapping[str, object]) -> str:
         parts += [f"{amount(num_bytes)}B from {place}"] if num_bytes else []
     causes = outputs.get("restart_causes")
     if isinstance(causes, list) and causes:
-        parts.append(restarted_words([str(cause) for cause in causes]))
+        parts.append(repeated("restarted {}", len(causes), str(causes[-1]).splitlines()[0]))
     parts += [str(outputs["problem"])] if "problem" in outputs else []
     return ", ".join(parts)
 
@@ -125,19 +147,11 @@ def _staged(outputs: Mapping[str, object]) -> str:
     return ", ".join(filter(None, parts))
 
 
-def restarted_words(causes: Sequence[str]) -> str:
-    """Return how often a step's processes were restarted, and why the last time."""
-    last = causes[-1].splitlines()[0]
-    if len(causes) == 1:
-        return f"restarted once: {last}"
-    return f"restarted {len(causes)} times, the last: {last}"
-
-
-def failed_words(step: StepView) -> str:
-    """Return how often a step has failed without progress, and why the last time."""
-    if step.failures == 1:
-        return f"failed once without progress: {step.last_failure}"
-    return f"failed {step.failures} times without progress, the last: {step.last_failure}"
+def repeated(event: str, times: int, why: str) -> str:
+    """Return how often a step has had an event, `{}` in its words, and why the last time."""
+    if times == 1:
+        return f"{event.format('once')}: {why}"
+    return f"{event.format(f'{times} times')}, the last: {why}"
 
 
 def cost_words(cost: Cost) -> str:

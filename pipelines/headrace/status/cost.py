@@ -11,8 +11,7 @@ from headrace.errors import StepError
 from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
-from headrace.ledger.usage_records import UsageSum
+from headrace.ledger.rows import MachineRecord
 from headrace.recipe.teams import Sites
 from headrace.record import Record
 from headrace.runs.costs import cost_of
@@ -20,10 +19,12 @@ from headrace.runs.planning import BudgetRow, planner
 from headrace.runs.prediction import Prediction
 from headrace.runs.refresh_usage import wasted
 from headrace.states import StepState
+from headrace.status.run import RunRows
 from headrace.status.step import took_s_of
 
 By = Literal["month", "user", "site", "cause", "suite"]
 
+_LOOKED_AT = 200
 _MOST_ROWS = 500
 _HOUR_S = 3600.0
 
@@ -73,7 +74,18 @@ class CostPage(Record):
 
 def cost_page(by: By = "month", sites: Sites = None) -> CostPage:
     """Return what runs took, on some sites or all; of open runs, as the reaper has entered it."""
-    rows = [_row(each) for each in open_ledger().usage_sums(by, limit=_MOST_ROWS, sites=sites)]
+    rows = [
+        CostRow(
+            name=each.name,
+            usd=each.usd,
+            hours=each.node_s / _HOUR_S,
+            gpu_hours=each.gpu_s / _HOUR_S,
+            attempts=each.attempts,
+            wasted_share=wasted(each),
+            unknown=each.unpriced > 0,
+        )
+        for each in open_ledger().usage_sums(by, limit=_MOST_ROWS, sites=sites)
+    ]
     if by == "month":
         rows.sort(key=lambda row: row.name, reverse=True)
     return CostPage(
@@ -85,54 +97,28 @@ def cost_page(by: By = "month", sites: Sites = None) -> CostPage:
     )
 
 
-def _row(each: UsageSum) -> CostRow:
-    return CostRow(
-        name=each.name,
-        usd=each.usd,
-        hours=each.node_s / _HOUR_S,
-        gpu_hours=each.gpu_s / _HOUR_S,
-        attempts=each.attempts,
-        wasted_share=wasted(each),
-        unknown=each.unpriced > 0,
-    )
-
-
-_LOOKED_AT = 200
-
-
 def foretold_rows(sites: Sites = None) -> Iterator[ForetoldRow]:
     """Yield a row for each of the newest runs, the newest first."""
-    ledger, known = open_ledger(), []
-    for run in ledger.runs(_LOOKED_AT, (StepState.SUCCEEDED,), sites=sites):
-        prediction = _prediction(run.folder)
-        if prediction is not None and prediction.seconds is not None:
-            known.append((run, prediction))
-    run_ids = [run.run_id for run, _ in known]
-    attempts, leases = ledger.attempts_of(run_ids), ledger.leases_of(run_ids)
-    machines = ledger.machines_of(run_ids)
-    for run, prediction in known:
-        steps, held = attempts.get(run.run_id, ()), leases.get(run.run_id, ())
-        yield _foretold(run, prediction, steps, held, machines.get(run.run_id, ()))
+    runs = open_ledger().runs(_LOOKED_AT, (StepState.SUCCEEDED,), sites=sites)
+    known = {run.run_id: found for run in runs if (found := _prediction(run.folder)) is not None}
+    for rows in RunRows.of([run for run in runs if run.run_id in known]):
+        yield _foretold(rows, known[rows.run.run_id])
 
 
 @lru_cache(maxsize=10_000)
 def _prediction(folder: str) -> Prediction | None:
-    """Return what was written when the run began; it never changes."""
+    """Return the complete prediction of when the run began, which never changes; None without."""
     try:
-        return read_record(RunFolder(Path(folder)).prediction, Prediction)
+        found = read_record(RunFolder(Path(folder)).prediction, Prediction)
     except (StepError, OSError):  # the run's page shows the error
         return None
+    return found if found is not None and found.seconds is not None else None
 
 
-def _foretold(
-    run: RunRecord,
-    prediction: Prediction,
-    attempts: Sequence[AttemptRecord],
-    leases: Sequence[LeaseRecord],
-    machines: Sequence[MachineRecord],
-) -> ForetoldRow:
+def _foretold(rows: RunRows, prediction: Prediction) -> ForetoldRow:
+    run = rows.run
     ended_at = run.finished_at or run.created_at
-    priced = [row for row in machines if row.usd_per_hour is not None]
+    priced = [row for row in rows.machines if row.usd_per_hour is not None]
     return ForetoldRow(
         run_id=run.run_id,
         recipe=run.recipe_name,
@@ -141,24 +127,21 @@ def _foretold(
         expected_s=prediction.seconds or 0.0,
         expected_half_s=prediction.half_s,
         took_s=ended_at - run.created_at,
-        expected_usd=_expected_usd(prediction, attempts, leases, machines),
+        expected_usd=_expected_usd(rows, prediction, priced),
         usd=cost_of(priced, ended_at).usd if priced else None,
     )
 
 
 def _expected_usd(
-    prediction: Prediction,
-    attempts: Sequence[AttemptRecord],
-    leases: Sequence[LeaseRecord],
-    machines: Sequence[MachineRecord],
+    rows: RunRows, prediction: Prediction, machines: Sequence[MachineRecord]
 ) -> float | None:
     """Return the cost of the predicted seconds of each step, at the cost per second of its role."""
     expected_s = {part.name: part.seconds for part in prediction.parts}
     usd = None
-    for role in {lease.role for lease in leases}:
-        held = {lease.lease_id for lease in leases if lease.role == role}
-        priced = [row for row in machines if row.lease_id in held and row.usd_per_hour is not None]
-        begun = [row for row in attempts if row.lease_id in held]
+    for role in {lease.role for lease in rows.leases}:
+        held = {lease.lease_id for lease in rows.leases if lease.role == role}
+        priced = [row for row in machines if row.lease_id in held]
+        begun = [row for row in rows.attempts if row.lease_id in held]
         took_s = sum(took_s_of(row) or 0.0 for row in begun)
         if priced and took_s > 0:
             foretold_s = sum(expected_s.get(step, 0.0) for step in {row.step for row in begun})

@@ -7,9 +7,10 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pydantic import Field, SkipValidation
 
 from headrace.errors import HeadraceError, ManifestError, UnknownNameError, nearest
 from headrace.files.atomic import read_record
@@ -18,7 +19,7 @@ from headrace.files.manifest import Manifest
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.many_runs import Packing
 from headrace.objects.store import is_remote
-from headrace.recipe.site import Site, StoreOptions
+from headrace.recipe.site import Site
 from headrace.recipe.teams import Sites
 from headrace.record import Record
 from headrace.shards.inspection import DatasetSummary, summarise
@@ -48,6 +49,7 @@ class DatasetView(Record):
 
     fingerprint: str
     name: str
+    """Name by the folder that packing makes for it."""
     location: str
     """Last known folder or URL."""
     is_remote: bool
@@ -66,6 +68,29 @@ class DatasetView(Record):
     """Runs that trained on it, a suite as one."""
     staged: tuple[StagedOn, ...]
     """Copies on nodes of open leases, as reported by steps."""
+    packings: tuple[SkipValidation[Packing], ...] = Field(exclude=True)
+    """All runs that packed it or found it packed, the newest first; at least one."""
+
+    @classmethod
+    def of(cls, packings: Sequence[Packing], staged: Sequence[StagedOn] = ()) -> DatasetView:
+        """Return a dataset by all its packings in the ledger."""
+        outputs = packings[0].outputs
+        location = str(outputs["dataset"])
+        made = next((each for each in reversed(packings) if not each.outputs["reused"]), None)
+        counts = ("num_samples", "num_bytes", "num_shards", "num_quarantined")
+        return cls(
+            fingerprint=str(outputs["fingerprint"]),
+            name=_PACK_KEY.sub("", location.rstrip("/").rpartition("/")[2]),
+            location=location,
+            is_remote=is_remote(location),
+            is_there=None if is_remote(location) else Path(location).is_dir(),
+            **{name: outputs.get(name) for name in counts},
+            made_at=made.ended_at if made else None,
+            made_by=made.run_id if made else "",
+            num_runs=sum(packing.is_trained_on for packing in packings),
+            staged=tuple(staged),
+            packings=tuple(packings),
+        )
 
 
 class SplitRow(Record):
@@ -90,14 +115,14 @@ class DatasetPage(DatasetView):
     """All data of a dataset's page."""
 
     now: float
-    damage: str
+    damage: str = ""
     """Why the manifest is not shown; empty if it is."""
-    manifest: Manifest | None
+    manifest: Manifest | None = None
     """The manifest without its shards, and with the first quarantined samples only."""
-    splits: tuple[SplitRow, ...]
-    missing: tuple[str, ...]
+    splits: tuple[SplitRow, ...] = ()
+    missing: tuple[str, ...] = ()
     """The first shards that are missing or of another size."""
-    num_missing: int
+    num_missing: int = 0
     others: tuple[OtherContent, ...]
     """Other contents of this location, the newest first, as after samples were added."""
     runs: tuple[RunView, ...]
@@ -113,42 +138,11 @@ class DatasetsPage(Record):
     """Whether these are all of the ledger, not only its newest packings."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Known:
-    """What the ledger knows of a dataset."""
-
-    fingerprint: str
-    packings: Sequence[Packing]
-    """All runs that packed it or found it packed, the newest first; at least one."""
-
-    @property
-    def outputs(self) -> Mapping[str, Any]:
-        """Outputs of the newest packing."""
-        return self.packings[0].outputs
-
-    @property
-    def location(self) -> str:
-        """Last known folder or URL."""
-        return str(self.outputs["dataset"])
-
-    @property
-    def name(self) -> str:
-        """The dataset's name, by the folder that packing makes for it."""
-        return _PACK_KEY.sub("", self.location.rstrip("/").rpartition("/")[2])
-
-    @property
-    def made(self) -> Packing | None:
-        """The first packing that wrote it; None if unknown."""
-        made = (each for each in self.packings if not each.outputs["reused"])
-        return next(reversed([*made]), None)
-
-
 def datasets_page(sites: Sites = None) -> DatasetsPage:
     """Return the datasets that runs of the ledger, of some sites or all, packed or were given."""
-    packings, staged = _packings_of("", sites), _staged()
-    rows = (_row(known, staged.get(known.fingerprint, ())) for known in _by_content(packings))
-    is_whole = len(packings) < MOST_PACKINGS
-    return DatasetsPage(now=time.time(), rows=tuple(rows), is_whole=is_whole)
+    packings = _packings_of("", sites)
+    rows, is_whole = tuple(_by_content(packings, _staged())), len(packings) < MOST_PACKINGS
+    return DatasetsPage(now=time.time(), rows=rows, is_whole=is_whole)
 
 
 def dataset_page(name: str, sites: Sites = None) -> DatasetPage:
@@ -157,34 +151,27 @@ def dataset_page(name: str, sites: Sites = None) -> DatasetPage:
     Raises:
         UnknownNameError: The ledger has no dataset of that name; paths are not accepted.
     """
-    known, summary, damage = find_dataset(name, sites), None, ""
+    known, found = find_dataset(name, sites), dict[str, Any]()
     try:
-        summary = _summary(known)
+        found = _found(known)
     except (HeadraceError, OSError) as error:
-        damage = str(error)
+        found["damage"] = str(error)
     trained = [packing.run_id for packing in known.packings if packing.is_trained_on][:MOST_RUNS]
-    missing = summary.missing if summary else ()
+    others = (
+        OtherContent(fingerprint=other.fingerprint, num_samples=other.num_samples)
+        for other in others_at(known, sites)
+    )
+    staged = _staged().get(known.fingerprint, ())
     return DatasetPage(
-        **dict(_row(known, _staged().get(known.fingerprint, ()))),
+        **{**dict(known), "staged": tuple(staged)},
+        **found,
         now=time.time(),
-        damage=damage,
-        manifest=_in_short(summary.manifest) if summary else None,
-        splits=tuple(_split(summary.manifest, each) for each in summary.manifest.splits)
-        if summary
-        else (),
-        missing=missing[:_MOST_MISSING],
-        num_missing=len(missing),
-        others=tuple(
-            OtherContent(
-                fingerprint=other.fingerprint, num_samples=other.outputs.get("num_samples")
-            )
-            for other in others_at(known, sites)
-        ),
+        others=tuple(others),
         runs=run_views(open_ledger().runs(MOST_RUNS, run_ids=trained) if trained else ()),
     )
 
 
-def find_dataset(name: str, sites: Sites = None) -> Known:
+def find_dataset(name: str, sites: Sites = None) -> DatasetView:
     """Return a dataset of the ledger by its fingerprint, or the newest dataset of a name.
 
     Raises:
@@ -197,39 +184,37 @@ def find_dataset(name: str, sites: Sites = None) -> Known:
     raise UnknownNameError(f"No run of the ledger has a dataset '{name}'", nearest(name, names))
 
 
-def others_at(known: Known, sites: Sites = None) -> Iterator[Known]:
+def others_at(known: DatasetView, sites: Sites = None) -> Iterator[DatasetView]:
     """Yield datasets with another content at the same location, the newest first."""
     for other in _by_content(_packings_of(known.location, sites)):
         if other.location == known.location and other.fingerprint != known.fingerprint:
             yield other
 
 
-def _summary(known: Known) -> DatasetSummary:
-    """Return what is at a dataset's last known location.
+def _found(known: DatasetView) -> dict[str, Any]:
+    """Return what is at a dataset's last known location: fields of `DatasetPage` by name.
 
     Raises:
         UnknownNameError: There is nothing, on this machine.
         ManifestError: It has another content, or its manifest is damaged.
         StoreError: The object store does not answer.
     """
-    found = summarise(known.location, _store_options(known))
+    site = read_record(RunFolder(Path(known.packings[0].folder)).site, Site)
+    found = summarise(known.location, site.s3 if site else None)
     there = found.manifest.fingerprint if isinstance(found, DatasetSummary) else None
     if not isinstance(found, DatasetSummary) or there != known.fingerprint:
         raise ManifestError(
             f"{known.location} now holds another content, with the fingerprint {there}",
             "Samples were added there, or it was packed again.",
         )
-    return found
-
-
-def _store_options(known: Known) -> StoreOptions | None:
-    site = read_record(RunFolder(Path(known.packings[0].folder)).site, Site)
-    return site.s3 if site else None
-
-
-def _in_short(manifest: Manifest) -> Manifest:
-    first = manifest.quarantined[:MOST_QUARANTINED]
-    return manifest.model_copy(update={"shards": (), "quarantined": first})
+    manifest = found.manifest
+    first = {"shards": (), "quarantined": manifest.quarantined[:MOST_QUARANTINED]}
+    return {
+        "manifest": manifest.model_copy(update=first),
+        "splits": tuple(_split(manifest, each) for each in manifest.splits),
+        "missing": found.missing[:_MOST_MISSING],
+        "num_missing": len(found.missing),
+    }
 
 
 def _split(manifest: Manifest, name: str) -> SplitRow:
@@ -247,13 +232,15 @@ def _packings_of(text: str, sites: Sites) -> tuple[Packing, ...]:
     return open_ledger().packings(MOST_PACKINGS, json.dumps(text)[1:-1], sites)
 
 
-def _by_content(packings: Sequence[Packing]) -> Iterator[Known]:
+def _by_content(
+    packings: Sequence[Packing], staged: Mapping[str, Sequence[StagedOn]] | None = None
+) -> Iterator[DatasetView]:
     found: defaultdict[str, list[Packing]] = defaultdict(list)
     for packing in packings:
         if {"dataset", "fingerprint", "reused"} <= packing.outputs.keys():
             found[str(packing.outputs["fingerprint"])].append(packing)
     for fingerprint, of_it in found.items():
-        yield Known(fingerprint=fingerprint, packings=of_it)
+        yield DatasetView.of(of_it, (staged or {}).get(fingerprint, ()))
 
 
 def _staged() -> Mapping[str, Sequence[StagedOn]]:
@@ -267,23 +254,3 @@ def _staged() -> Mapping[str, Sequence[StagedOn]]:
                 copy = {name: node[name] for name in ("node", "tier", "num_bytes")}
                 found[row.outputs["fingerprint"]].append(StagedOn(**copy, lease_id=row.lease_id))
     return found
-
-
-def _row(known: Known, staged: Sequence[StagedOn]) -> DatasetView:
-    made, location, outputs = known.made, known.location, known.outputs
-    far = is_remote(location)
-    return DatasetView(
-        fingerprint=known.fingerprint,
-        name=known.name,
-        location=location,
-        is_remote=far,
-        is_there=None if far else Path(location).is_dir(),
-        num_samples=outputs.get("num_samples"),
-        num_bytes=outputs.get("num_bytes"),
-        num_shards=outputs.get("num_shards"),
-        num_quarantined=outputs.get("num_quarantined"),
-        made_at=made.ended_at if made else None,
-        made_by=made.run_id if made else "",
-        num_runs=sum(packing.is_trained_on for packing in known.packings),
-        staged=tuple(staged),
-    )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from headrace.errors import UnknownNameError, nearest
-from headrace.files.layout import LeaseFolder, StepFolder
+from headrace.files.layout import LeaseFolder
 from headrace.files.sharing import open_to_read
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, LeaseRecord
@@ -35,29 +35,28 @@ class LogPage(Record):
     """Whether these are all lines."""
 
 
-def log_names(
-    attempts: Sequence[AttemptRecord], leases: Sequence[LeaseRecord]
-) -> Iterator[LogName]:
-    """Yield the logs of a run, in the order of its attempts."""
-    for row, folder in _folders(attempts, leases):
-        for name in sorted(_files(folder)):
-            yield LogName(step=row.step, attempt=row.attempt, name=name)
+def log_files(
+    attempts: Iterable[AttemptRecord], leases: Sequence[LeaseRecord]
+) -> Iterator[tuple[AttemptRecord, Path]]:
+    """Yield the logs of attempts of a run, in their order; links are left out."""
+    folders = {row.lease_id: LeaseFolder(Path(row.folder)) for row in leases}
+    for row in attempts:
+        if row.number is not None:
+            logs = folders[row.lease_id].step(row.number).logs
+            yield from ((row, file) for file in sorted(logs.glob("*.log")) if not file.is_symlink())
 
 
 def log_page(run_id: str, step: str, attempt: int, name: str, lines: int) -> LogPage:
     """Return the last lines of a log.
 
     Raises:
-        UnknownNameError: There is no run, attempt or log of that name; paths are not accepted.
+        UnknownNameError: No run, attempt or log has that name; paths are not accepted.
     """
     ledger = open_ledger()
     ledger.run(run_id)
-    files = {
-        known: file
-        for row, folder in _folders(ledger.attempts(run_id, step), ledger.leases(run_id=run_id))
-        if (row.step, row.attempt) == (step, attempt)
-        for known, file in _files(folder).items()
-    }
+    attempts = (row for row in ledger.attempts(run_id, step) if row.attempt == attempt)
+    found = log_files(attempts, ledger.leases(run_id=run_id))
+    files = {file.stem: file for _, file in found}
     if name not in files:
         what = f"Attempt {attempt} at step '{step}' of run {run_id} has no log '{name}'"
         raise UnknownNameError(what, nearest(name, files))
@@ -68,7 +67,7 @@ def report_file(run_id: str) -> Path:
     """Return the file of a run's evaluation report, one HTML file inside the run's folder.
 
     Raises:
-        UnknownNameError: There is no run of that id, or it has no report.
+        UnknownNameError: No run has that id, or it has no report.
     """
     record = open_ledger().run(run_id)
     file = _reported(open_ledger().attempts(run_id))
@@ -86,19 +85,6 @@ def _reported(attempts: Sequence[AttemptRecord]) -> Path | None:
     """Return the report that the newest attempt with one names, if the file exists."""
     named = [Path(str(row.outputs["report"])) for row in attempts if row.outputs.get("report")]
     return next((file for file in reversed(named) if file.is_file()), None)
-
-
-def _folders(
-    attempts: Sequence[AttemptRecord], leases: Sequence[LeaseRecord]
-) -> Iterator[tuple[AttemptRecord, StepFolder]]:
-    folders = {row.lease_id: LeaseFolder(Path(row.folder)) for row in leases}
-    for row in attempts:
-        if row.number is not None:
-            yield row, folders[row.lease_id].step(row.number)
-
-
-def _files(folder: StepFolder) -> dict[str, Path]:
-    return {file.stem: file for file in folder.logs.glob("*.log") if not file.is_symlink()}
 
 
 def _tail(file: Path, lines: int) -> LogPage:

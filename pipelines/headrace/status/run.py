@@ -148,83 +148,87 @@ class RunView(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LedgerRows:
-    """Rows of the ledger about some runs, by run id."""
+class RunRows:
+    """Rows of the ledger about a run."""
 
-    attempts: Mapping[str, Sequence[AttemptRecord]]
-    leases: Mapping[str, Sequence[LeaseRecord]]
-    machines: Mapping[str, Sequence[MachineRecord]]
-    trials: Mapping[str, Mapping[StepState, int]]
+    run: RunRecord
+    attempts: Sequence[AttemptRecord]
+    """At its steps, in the order of their requests."""
+    leases: Sequence[LeaseRecord]
+    """The newest first."""
+    machines: Sequence[MachineRecord]
+    trials: Mapping[StepState, int]
+    """Trials of a suite by state."""
 
     @classmethod
-    def of(cls, records: Sequence[RunRecord]) -> LedgerRows:
+    def of(cls, records: Sequence[RunRecord]) -> tuple[RunRows, ...]:
         """Query the ledger, once for each table."""
         ledger, run_ids = open_ledger(), [record.run_id for record in records]
-        return cls(
-            attempts=ledger.attempts_of(run_ids),
-            leases=ledger.leases_of(run_ids),
-            machines=ledger.machines_of(run_ids),
-            trials=ledger.trials_counted(run_ids),
+        attempts, leases = ledger.attempts_of(run_ids), ledger.leases_of(run_ids)
+        machines, trials = ledger.machines_of(run_ids), ledger.trials_counted(run_ids)
+        return tuple(
+            cls(
+                run=record,
+                attempts=attempts.get(record.run_id, ()),
+                leases=leases.get(record.run_id, ()),
+                machines=machines.get(record.run_id, ()),
+                trials=trials.get(record.run_id, {}),
+            )
+            for record in records
         )
 
-    def steps(self, run_id: str, *, whole: bool) -> tuple[StepView, ...]:
-        """Return the steps of a run that have begun; see `step_views`."""
-        folders = {row.lease_id: LeaseFolder(Path(row.folder)) for row in self.leases_of(run_id)}
-        return step_views(self.attempts_of(run_id), folders, whole=whole)
+    def steps(self, *, whole: bool) -> tuple[StepView, ...]:
+        """Return the steps that have begun; see `step_views`."""
+        folders = {row.lease_id: LeaseFolder(Path(row.folder)) for row in self.leases}
+        return step_views(self.attempts, folders, whole=whole)
 
-    def attempts_of(self, run_id: str) -> Sequence[AttemptRecord]:
-        """Return the attempts at a run's steps, in the order of their requests."""
-        return self.attempts.get(run_id, ())
+    @property
+    def user(self) -> str:
+        """The requester; before the first lease, from the run's folder."""
+        owners = filter(None, (lease.owner for lease in self.leases))
+        return next(owners, None) or _user(self.run.folder, self.run.owner)
 
-    def leases_of(self, run_id: str) -> Sequence[LeaseRecord]:
-        """Return the leases of a run, the newest first."""
-        return self.leases.get(run_id, ())
-
-    def user_of(self, record: RunRecord) -> str:
-        """Return who requested a run; before its first lease, from its folder."""
-        owners = (lease.owner for lease in self.leases_of(record.run_id))
-        return next(filter(None, owners), None) or _user(record.folder, record.owner)
-
-    def cost(self, run_id: str, now: float) -> Cost | None:
-        """Return what the machines of a run have cost; None if nothing records it."""
-        machines = [row for row in self.machines.get(run_id, ()) if has_price(row)]
-        roles = {lease.lease_id: lease.role for lease in self.leases_of(run_id)}
+    def cost(self, now: float) -> Cost | None:
+        """Return what its machines have cost; None if nothing records it."""
+        machines = [row for row in self.machines if has_price(row)]
+        roles = {lease.lease_id: lease.role for lease in self.leases}
         return cost_of(machines, now, roles) if machines else None
 
 
 def run_views(records: Sequence[RunRecord]) -> tuple[RunView, ...]:
     """Return the state of runs; files are read only of those that have not ended."""
-    rows, now = LedgerRows.of(records), time.time()
-    return tuple(_view(record, rows, now) for record in records)
+    now = time.time()
+    return tuple(_view(rows, now) for rows in RunRows.of(records))
 
 
-def _view(record: RunRecord, rows: LedgerRows, now: float) -> RunView:
-    row = by_ledger(record, rows, now)
-    if record.state.is_final:
+def _view(rows: RunRows, now: float) -> RunView:
+    row = by_ledger(rows, now)
+    if row.state.is_final:
         return row
     try:
-        steps = rows.steps(record.run_id, whole=False)
-        updates = under_way(row, record, steps)
+        steps = rows.steps(whole=False)
+        updates = under_way(row, steps)
         if not row.is_orphan and steps:
-            updates["eta_s"] = _eta_s(record, steps)
+            with suppress(StepError):  # the run's page shows the error
+                ahead = ahead_of(RunFolder(Path(row.folder)), steps)
+                updates["eta_s"] = ahead.eta_s if ahead else None
     except OSError as error:  # another user's run, on a team's page
-        return row.model_copy(update={"damage": f"Its files cannot be read: {error.strerror}"})
+        updates = {"damage": f"Its files cannot be read: {error.strerror}"}
     return row.model_copy(update=updates)
 
 
-def by_ledger(record: RunRecord, rows: LedgerRows, now: float) -> RunView:
+def by_ledger(rows: RunRows, now: float) -> RunView:
     """Return a run by its rows, its traits, and the summary of a suite."""
-    traits, run_id = traits_of(record), record.run_id
-    attempts = rows.attempts_of(run_id)
+    record, traits, attempts = rows.run, traits_of(rows.run), rows.attempts
     summary, damage = _summary(record) if traits.kind == "suite" else (None, "")
     failed = why_failed(record, attempts)
     why = failed.message or failed.state.value if failed else ""
     return RunView(
-        run_id=run_id,
+        run_id=record.run_id,
         kind=traits.kind,
         recipe=record.recipe_name,
         site=record.site_name,
-        user=rows.user_of(record),
+        user=rows.user,
         owner=record.owner,
         folder=record.folder,
         state=record.state,
@@ -233,17 +237,17 @@ def by_ledger(record: RunRecord, rows: LedgerRows, now: float) -> RunView:
         finished_at=record.finished_at,
         elapsed_s=(record.finished_at or now) - record.created_at,
         metric=_best(record, traits, summary) if summary else main_metric(record),
-        cost=rows.cost(run_id, now),
-        why=why or why_no_lease(record, attempts, rows.leases_of(run_id)),
+        cost=rows.cost(now),
+        why=why or why_no_lease(rows),
         failure=FailedAttempt.model_validate(failed) if failed else None,
         is_orphan=not record.state.is_final and owner_is_gone(record.owner),
-        trials=_trials(traits, summary, rows.trials.get(run_id, {})),
+        trials=_trials(traits, summary, rows.trials),
         own_data=traits.own_data,
         damage=damage,
     )
 
 
-def under_way(row: RunView, record: RunRecord, steps: Sequence[StepView]) -> dict[str, object]:
+def under_way(row: RunView, steps: Sequence[StepView]) -> dict[str, object]:
     """Return what the steps of a running run add: fields of `RunView` by name."""
     if not steps:
         return {}
@@ -256,31 +260,26 @@ def under_way(row: RunView, record: RunRecord, steps: Sequence[StepView]) -> dic
         if now.name == "suite":
             updates["progress"] = row.trials.ended / row.trials.total
     elif now.name == "train" and now.status is not None:
-        updates["metric"] = main_of(now.status.metrics, traits_of(record).monitor)
+        updates["metric"] = main_of(now.status.metrics, traits_of(row).monitor)
     return updates
 
 
-def _eta_s(record: RunRecord, begun: Sequence[StepView]) -> float | None:
-    """Return the seconds until a run's end, by the forecast of its steps; None if unknown."""
-    folder = RunFolder(Path(record.folder))
-    try:
-        prediction = read_record(folder.prediction, Prediction)
-        if prediction is None:
-            return None
-        names = (*(part.name for part in prediction.parts), *prediction.unknown)
-        known = {step.name for step in begun} | {BETWEEN}
-        waiting = [StepView(name=name, state=None) for name in names if name not in known]
-    except StepError:  # the run's page shows the error
-        return None
-    ahead = ahead_of(folder, [*begun, *waiting])
-    return None if ahead is None else ahead.eta_s
+def ahead_of(folder: RunFolder, steps: Sequence[StepView], *, goes_on: bool = True) -> Ahead | None:
+    """Return a run's prediction, and what is left of a running run; None if that is unknown.
 
-
-def ahead_of(folder: RunFolder, steps: Sequence[StepView]) -> Ahead | None:
-    """Return what a running run is expected to take; None if that is unknown."""
+    Raises:
+        StepError: The file of the prediction is damaged.
+    """
+    prediction = read_record(folder.prediction, Prediction)
+    if prediction is None or not goes_on:
+        return None if prediction is None else Ahead.of(prediction)
     from headrace.runs.planning import planner  # not needed for ended runs, most of a list
 
-    return inform(folder, "time left", lambda: planner().ahead(folder, steps), Ahead)
+    names = (*(part.name for part in prediction.parts), *prediction.unknown)
+    known = {step.name for step in steps} | {BETWEEN}
+    waiting = (StepView(name=name, state=None) for name in names if name not in known)
+    all_steps = [*steps, *waiting]
+    return inform(folder, "time left", lambda: planner().ahead(folder, all_steps), Ahead)
 
 
 def why_failed(record: RunRecord, attempts: Sequence[AttemptRecord]) -> AttemptRecord | None:
@@ -290,23 +289,16 @@ def why_failed(record: RunRecord, attempts: Sequence[AttemptRecord]) -> AttemptR
     return None if attempts[-1].state is StepState.SUCCEEDED else attempts[-1]
 
 
-def why_no_lease(
-    record: RunRecord, attempts: Sequence[AttemptRecord], leases: Sequence[LeaseRecord]
-) -> str:
-    """Return why a run failed that got no lease for its next step; empty if a step failed.
-
-    Args:
-        record: The run.
-        attempts: All at its steps, in the order of their requests.
-        leases: Its leases, the newest first.
-    """
+def why_no_lease(rows: RunRows) -> str:
+    """Return why a run failed that got no lease for its next step; empty if a step failed."""
+    record, last = rows.run, next(iter(rows.leases), None)
     is_well = not record.state.is_final or record.state is StepState.SUCCEEDED
-    if is_well or not leases or why_failed(record, attempts):
+    if is_well or last is None or why_failed(record, rows.attempts):
         return ""
-    return leases[0].why_ended if leases[0].state is LeaseState.FAILED else ""
+    return last.why_ended if last.state is LeaseState.FAILED else ""
 
 
-def traits_of(record: RunRecord) -> RunTraits:
+def traits_of(record: RunRecord | RunView) -> RunTraits:
     """Return a run's traits; defaults if its folder is gone or damaged."""
     try:
         return _traits(record.folder)
@@ -373,17 +365,12 @@ def main_of(metrics: Mapping[str, float], *names: str | None) -> MainMetric | No
 
 def _summary(record: RunRecord) -> tuple[SuiteSummary | None, str]:
     """Return a suite's summary, or why it is unknown; of an ended suite it is read once."""
-    if record.finished_at is not None:
-        return _last_summary(record.folder, record.finished_at)
-    return _read_summary(record.folder)
+    read = _read_summary if record.finished_at is not None else _read_summary.__wrapped__
+    return read(record.folder, record.finished_at)
 
 
 @lru_cache(maxsize=1000)
-def _last_summary(folder: str, _finished_at: float) -> tuple[SuiteSummary | None, str]:
-    return _read_summary(folder)
-
-
-def _read_summary(folder: str) -> tuple[SuiteSummary | None, str]:
+def _read_summary(folder: str, _finished_at: float | None) -> tuple[SuiteSummary | None, str]:
     file = RunFolder(Path(folder)).summary
     try:
         return read_record(file, SuiteSummary), ""

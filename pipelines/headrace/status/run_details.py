@@ -7,19 +7,17 @@ from collections.abc import Sequence
 
 from headrace.clusters.lease_files import LeaseFiles, QueueWait
 from headrace.errors import StepError
-from headrace.files.atomic import read_record
-from headrace.files.layout import RunFolder
 from headrace.informing import LeftOutSum, failures_of
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.rows import LeaseRecord, RunRecord
+from headrace.ledger.rows import LeaseRecord
 from headrace.runs.owners import owner_process
 from headrace.runs.planned_steps import PlannedStep, steps_of
-from headrace.runs.prediction import Ahead, Prediction
+from headrace.runs.prediction import Ahead
 from headrace.runs.provenance import read_provenance
 from headrace.runs.runs import Run, open_run
 from headrace.states import EndedJob, StepState
 from headrace.status.lease import bad_nodes, lost_nodes, why_no_room
-from headrace.status.run import LedgerRows, RunView, ahead_of, by_ledger, under_way
+from headrace.status.run import RunRows, RunView, ahead_of, by_ledger, under_way
 from headrace.status.step import StepView
 from headrace.steps.history import NodeLoad, newest_use
 
@@ -64,20 +62,19 @@ def run_details(run_id: str) -> RunDetails:
     """Return the current state of a run, as far as its files can be read.
 
     Raises:
-        UnknownNameError: There is no run of that id.
+        UnknownNameError: No run has that id.
     """
     with open_ledger().snapshot():
-        record = open_ledger().run(run_id)
-        return details_of(record, LedgerRows.of([record]))
+        (rows,) = RunRows.of([open_ledger().run(run_id)])
+        return details_of(rows)
 
 
-def details_of(record: RunRecord, rows: LedgerRows) -> RunDetails:
+def details_of(rows: RunRows) -> RunDetails:
     """Return the current state of a run, given its rows of the ledger."""
-    run_id, leases = record.run_id, rows.leases_of(record.run_id)
-    row = by_ledger(record, rows, time.time())
-    begun = rows.steps(run_id, whole=True)
-    if not record.state.is_final:
-        row = row.model_copy(update=under_way(row, record, begun))
+    leases, begun = rows.leases, rows.steps(whole=True)
+    row = by_ledger(rows, time.time())
+    if not row.state.is_final:
+        row = row.model_copy(update=under_way(row, begun))
     shown = next((each for each in leases if each.state.is_active and each.dashboard_url), None)
     known = RunDetails(
         **dict(row),
@@ -87,7 +84,7 @@ def details_of(record: RunRecord, rows: LedgerRows) -> RunDetails:
         steps=begun,
     )
     try:
-        run = open_run(run_id)
+        run = open_run(row.run_id)
     except StepError as error:
         return known.model_copy(update={"damage": f"{error.what} {error.hint}"})
     planned, by_name = steps_of(run.recipe, run.request.kind), {step.name: step for step in begun}
@@ -103,7 +100,7 @@ def details_of(record: RunRecord, rows: LedgerRows) -> RunDetails:
     }
     known = known.model_copy(update=details)
     try:
-        ahead = _ahead(run.folder, steps, goes_on=known.goes_on)
+        ahead = ahead_of(run.folder, steps, goes_on=known.goes_on)
         eta = {"ahead": ahead, "eta_s": ahead.eta_s if ahead else None}
         known = known.model_copy(update=eta)
         waits = _waits(run, planned, known, leases) if known.goes_on else {}
@@ -111,13 +108,6 @@ def details_of(record: RunRecord, rows: LedgerRows) -> RunDetails:
     except StepError as error:
         damage = f"{error.what} Remove it: it holds only the state of the run's machines."
         return known.model_copy(update={"damage": damage})
-
-
-def _ahead(folder: RunFolder, steps: Sequence[StepView], *, goes_on: bool) -> Ahead | None:
-    prediction = read_record(folder.prediction, Prediction)
-    if prediction is None or goes_on:
-        return None if prediction is None else ahead_of(folder, steps)
-    return Ahead.of(prediction)
 
 
 def _lost_nodes(run: Run, leases: Sequence[LeaseRecord]) -> tuple[EndedJob, ...]:

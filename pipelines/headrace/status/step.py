@@ -5,9 +5,8 @@ The terminal, pages and Airflow's log all render a step by `in_words`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from pydantic import ConfigDict, JsonValue, computed_field
 
@@ -20,9 +19,6 @@ from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepStatus
 from headrace.steps.retry_policy import ERROR, PROGRESS, Attempt, num_failures
-
-if TYPE_CHECKING:  # lists of runs read no recipes
-    from headrace.runs.runs import Run
 
 _RATE, _DATA_WAIT = "samples_per_s", "data_wait"
 _MOST_METRICS = 4
@@ -108,7 +104,7 @@ class AttemptView(Record):
 
 
 def in_words(status: StepStatus) -> str:
-    """Return a state such as `epoch 3/15 · val_loss 0.123 · 12,345 samples/s · 2 min left`."""
+    """Return a state, as in `epoch 3/15 · val_loss 0.123 · 12,345 samples/s · 2 min left`."""
     progress, metrics = status.progress, dict(status.metrics)
     rate, wait = metrics.pop(_RATE, None), metrics.pop(_DATA_WAIT, 0.0)
     words = [progress.phase or status.state.value]
@@ -155,12 +151,7 @@ def step_views(
     """
     newest = {row.step: row for row in attempts}.values()
     return tuple(
-        _with_failures(
-            _by_files(row, leases[row.lease_id])
-            if whole or not row.state.is_final
-            else _by_row(row),
-            attempts,
-        )
+        _step(row, attempts, leases[row.lease_id] if whole or not row.state.is_final else None)
         for row in newest
     )
 
@@ -187,15 +178,6 @@ def ended_of(row: AttemptRecord) -> Attempt:
     )
 
 
-def step_folders(run: Run, step: str | None = None) -> list[tuple[AttemptRecord, Path]]:
-    """Return the folders of attempts at one step or all steps of a run, the oldest first."""
-    return [
-        (row, run.lease_folder(row.lease_id).step(row.number).path)
-        for row in open_ledger().attempts(run.run_id, step)
-        if row.number is not None
-    ]
-
-
 def took_s_of(row: AttemptRecord) -> float | None:
     """Return the seconds that an attempt took; None before its end."""
     if row.started_at is None or row.finished_at is None:
@@ -203,7 +185,13 @@ def took_s_of(row: AttemptRecord) -> float | None:
     return row.finished_at - row.started_at
 
 
-def _by_row(row: AttemptRecord) -> StepView:
+def _step(
+    row: AttemptRecord, attempts: Sequence[AttemptRecord], lease: LeaseFolder | None
+) -> StepView:
+    """Return a step by its newest attempt, all of its run and, given the lease, its files."""
+    updates = {} if lease is None else _by_files(row, lease)
+    if updates.get("state", row.state) is not StepState.SUCCEEDED:
+        updates |= _failures(each for each in attempts if each.step == row.step)
     return StepView(
         name=row.step,
         state=row.state,
@@ -211,10 +199,11 @@ def _by_row(row: AttemptRecord) -> StepView:
         started_at=row.started_at,
         finished_at=row.finished_at,
         elapsed_s=took_s_of(row),
-    )
+    ).model_copy(update=updates)
 
 
-def _by_files(row: AttemptRecord, lease: LeaseFolder) -> StepView:
+def _by_files(row: AttemptRecord, lease: LeaseFolder) -> dict[str, object]:
+    """Return what the files of an attempt add: fields of `StepView` by name."""
     folder = None if row.number is None else lease.step(row.number)
     status, result, damage = None, None, ""
     try:
@@ -222,19 +211,8 @@ def _by_files(row: AttemptRecord, lease: LeaseFolder) -> StepView:
         result = mailbox.outcome(folder) if folder else None
     except StepError as error:  # the rest is in the ledger
         damage = error.what
-    known, failure = _by_row(row), result.failure if result else None
-    updates: dict[str, object] = {}
-    if not damage and not row.state.is_final:
-        updates["state"] = StepState.QUEUED
-        if result or status:
-            updates["state"] = (result or status).state  # type: ignore[union-attr]
-    if result is not None:
-        updates["elapsed_s"] = result.finished_at - result.started_at
-    elif status is not None and known.elapsed_s is None:
-        updates["elapsed_s"] = status.elapsed_s
-        if row.started_at is None and updates.get("state") is StepState.RUNNING:
-            updates["started_at"] = status.updated_at - status.elapsed_s
-    more = {
+    failure = result.failure if result else None
+    found: dict[str, object] = {
         "status": status,
         "message": row.message or (failure.message if failure else ""),
         "failure_class": row.failure_class or (failure.failure_class if failure else None),
@@ -245,19 +223,28 @@ def _by_files(row: AttemptRecord, lease: LeaseFolder) -> StepView:
         "restarts": status.restarts if status else (),
         "damage": damage,
     }
-    return known.model_copy(update={**updates, **more})
+    if not damage and not row.state.is_final:
+        last = result or status
+        found["state"] = last.state if last else StepState.QUEUED
+    if result is not None:
+        found["elapsed_s"] = result.finished_at - result.started_at
+    elif status is not None and took_s_of(row) is None:
+        found["elapsed_s"] = status.elapsed_s
+        if row.started_at is None and found.get("state") is StepState.RUNNING:
+            found["started_at"] = status.updated_at - status.elapsed_s
+    return found
 
 
-def _with_failures(view: StepView, attempts: Sequence[AttemptRecord]) -> StepView:
-    """Return the step with the failures of its attempts, given those of its run."""
-    of_step = [row for row in attempts if row.step == view.name and row.state.is_final]
-    failed = [row for row in of_step if row.state is not StepState.SUCCEEDED]
-    if view.state is StepState.SUCCEEDED or not failed:
-        return view
-    ended = [ended_of(row) for row in failed]
-    updates = {
-        "failures": num_failures(ended),
-        "kept": max(each.kept for each in ended),
+def _failures(attempts: Iterable[AttemptRecord]) -> dict[str, object]:
+    """Return what failed attempts at a step add: fields of `StepView` by name."""
+    failed = [
+        row for row in attempts if row.state.is_final and row.state is not StepState.SUCCEEDED
+    ]
+    if not failed:
+        return {}
+    tried = [ended_of(row) for row in failed]
+    return {
+        "failures": num_failures(tried),
+        "kept": max(each.kept for each in tried),
         "last_failure": failed[-1].message.partition("\n")[0],
     }
-    return view.model_copy(update=updates)

@@ -20,7 +20,7 @@ from headrace.runs.suites import best_point, is_suite
 from headrace.runs.trials import changed_since, note_trials
 from headrace.states import StepState
 from headrace.status.logs import report_address
-from headrace.status.run import LedgerRows, RunView, Trials, by_ledger, traits_of
+from headrace.status.run import RunRows, RunView, Trials, by_ledger, traits_of
 from headrace.status.run_list import ActView, acts_of
 from headrace.suites.analysis import PointResult
 from headrace.suites.records import FOLD, PRUNED, RunningTrial, SuiteSummary
@@ -107,7 +107,7 @@ def find_suite(run_id: str | None) -> RunRecord:
     """Return the suite with an id, or the newest one; its trials are entered in the ledger.
 
     Raises:
-        UnknownNameError: There is no suite, or no run of that id.
+        UnknownNameError: No suite exists, or no run has that id.
         UserError: The run is not a suite.
     """
     record = next(suites(1), None) if run_id is None else open_ledger().run(run_id)
@@ -123,7 +123,7 @@ def only_suite() -> RunRecord:
     """Return the suite for a command without an id: the only running one, or the only one.
 
     Raises:
-        UnknownNameError: There is no suite.
+        UnknownNameError: No suite exists.
         UserError: There are several.
     """
     found = tuple(suites(_MOST_NAMED))
@@ -138,15 +138,7 @@ def suite_views(records: Sequence[RunRecord]) -> tuple[SuiteView, ...]:
     """Return the current state of suites, as far as files can be read; enter their trials."""
     for record in records:
         note_trials(RunFolder(Path(record.folder)))
-    return _views(records)
-
-
-def _views(records: Sequence[RunRecord]) -> tuple[SuiteView, ...]:
-    rows, now = LedgerRows.of(records), time.time()
-    return tuple(
-        _view(record, by_ledger(record, rows, now), rows.trials.get(record.run_id, {}))
-        for record in records
-    )
+    return tuple(map(_view, RunRows.of(records)))
 
 
 def suite_view(record: RunRecord) -> SuiteView:
@@ -159,11 +151,11 @@ def suite_page(run_id: str, *, can_act: bool) -> SuitePage:
     """Return all current data of a suite except its trials.
 
     Raises:
-        UnknownNameError: There is no run of that id.
+        UnknownNameError: No run has that id.
         UserError: The run is not a suite.
     """
     record = find_suite(run_id)
-    (view,) = _views([record])
+    (view,) = map(_view, RunRows.of([record]))
     return SuitePage(
         **dict(view),
         now=time.time(),
@@ -177,7 +169,7 @@ def trials_page(run_id: str, since: int = 0) -> TrialsPage:
     """Return all trials of a suite, or those that have changed since a version.
 
     Raises:
-        UnknownNameError: There is no run of that id.
+        UnknownNameError: No run has that id.
         UserError: The run is not a suite.
     """
     record = find_suite(run_id)
@@ -210,8 +202,8 @@ def state_of(row: TrialRecord) -> str:
     return PRUNED if row.pruned and row.state is StepState.SUCCEEDED else row.state.value
 
 
-def _view(record: RunRecord, row: RunView, entered: Mapping[StepState, int]) -> SuiteView:
-    summary, damage = SuiteSummary(total=0), ""
+def _view(rows: RunRows) -> SuiteView:
+    record, summary, damage = rows.run, SuiteSummary(total=0), ""
     try:
         summary = read_record(RunFolder(Path(record.folder)).summary, SuiteSummary) or summary
     except StepError as error:
@@ -222,12 +214,12 @@ def _view(record: RunRecord, row: RunView, entered: Mapping[StepState, int]) -> 
         best, point = None, best_point(record.run_id, traits.objectives)
     number = best.number if best else None
     updates = {
-        "trials": Trials.of(summary.total, _counts(entered, summary), number),
+        "trials": Trials.of(summary.total, _counts(rows.trials, summary), number),
         "eta_s": summary.eta_s if goes_on else None,
         "damage": damage,
     }
     return SuiteView(
-        **{**dict(row), **updates},
+        **{**dict(by_ledger(rows, time.time())), **updates},
         paused=summary.paused and goes_on,
         objectives=traits.objectives,
         log_keys=traits.log_keys,
@@ -249,7 +241,7 @@ def _counts(entered: Mapping[StepState, int], summary: SuiteSummary) -> dict[str
 
 
 def _best_trial(run_id: str, objectives: Sequence[Objective]) -> TrialRecord | None:
-    """Return the best complete trial; None without a single objective, or without such a trial."""
+    """Return the best complete trial; None without a single objective, or without a value."""
     if len(objectives) != 1:
         return None
     return open_ledger().best_trial(run_id, objectives[0].mode)

@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from headrace.errors import StepError
+from headrace.ledger.ledger import open_ledger
 from headrace.states import StepState
-from headrace.status.step import step_folders
+from headrace.status.logs import log_files
 from support import job_processes
 from support.airflow_service import NARROW_LEASES, NARROW_SITE, PACK_DAG_ID, AirflowService
 from support.waiting import wait_until
@@ -101,5 +102,6 @@ def _at_once(service: AirflowService, number: int) -> list[str]:
 
 def _driver_logs(service: AirflowService, run_id: str) -> str:
     with service.settings():
-        folders = step_folders(service.run(run_id))
-    return "".join((folder / "logs" / "driver.log").read_text() for _row, folder in folders)
+        attempts, leases = open_ledger().attempts(run_id), open_ledger().leases(run_id=run_id)
+        found = [file for _, file in log_files(attempts, leases) if file.stem == "driver"]
+    return "".join(file.read_text() for file in found)

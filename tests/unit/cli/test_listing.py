@@ -75,13 +75,8 @@ def suite(headrace_home: object) -> Run:
         failure_class=FailureClass.USER_ERROR, finished_at=2.0,
     )  # fmt: skip
     end_run(other, StepState.FAILED, "a test")
-    open_ledger().put_usage(
-        [
-            usage_row(
-                run_id=run.run_id, lease_id=lease_on_disk(run, host=ProcessIdentity.of()), usd=0.004
-            )
-        ]
-    )
+    lease_id = lease_on_disk(run, host=ProcessIdentity.of())
+    open_ledger().put_usage([usage_row(run_id=run.run_id, lease_id=lease_id, usd=0.004)])
     return run
 
 

@@ -64,6 +64,14 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
+    """Runs that would be carried out."""
+    found: list[Run] = []
+    monkeypatch.setattr("headrace.cli.origins.carry_out", lambda job, as_json: found.append(job))
+    return found
+
+
 def commit(folder: Path, message: str) -> str:
     who = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
     for words in (("init", "-q"), ("add", "."), (*who, "commit", "-qm", message)):
@@ -136,10 +144,8 @@ def test_rerun_tells_what_is_different_today_and_how_to_have_the_code_as_it_was(
     assert (clone / "code.py").read_text() == "x = 1\n"
 
 
-def test_rerun_asks_for_the_same_recipe_seed_and_site(monkeypatch: pytest.MonkeyPatch):
+def test_rerun_asks_for_the_same_recipe_seed_and_site(made: list[Run]):
     run = make_run(overrides=("seed=11", "trainer.max_epochs=3"))
-    made: list[Run] = []
-    monkeypatch.setattr("headrace.cli.origins.carry_out", lambda job, as_json: made.append(job))
     assert "No recorded part is different" in headrace("rerun", run.run_id).stdout
     (again,) = made
     assert again.run_id != run.run_id
@@ -147,13 +153,11 @@ def test_rerun_asks_for_the_same_recipe_seed_and_site(monkeypatch: pytest.Monkey
     assert told("diff", run.run_id, again.run_id) == []
 
 
-def test_a_trial_is_rerun_by_the_record_of_its_suite(monkeypatch: pytest.MonkeyPatch):
+def test_a_trial_is_rerun_by_the_record_of_its_suite(made: list[Run]):
     suite = make_suite()
     trial = Recipe.model_validate({**suite.recipe.model_dump(by_alias=True), "seed": 42})
     write_record(suite.folder.trial(3).recipe, trial)
     assert told("diff", suite.run_id, f"{suite.run_id}:3") == [("recipe", "seed", "7", "42")]
-    made: list[Run] = []
-    monkeypatch.setattr("headrace.cli.origins.carry_out", lambda job, as_json: made.append(job))
     headrace("rerun", f"{suite.run_id}:3")
     assert (made[0].recipe, made[0].site) == (trial, suite.site)
     metrics = {"val_loss": 0.25, "accuracy": 0.5}
@@ -179,11 +183,9 @@ def test_a_trial_is_rerun_by_the_record_of_its_suite(monkeypatch: pytest.MonkeyP
         headrace("diff", "nothing", suite.run_id)
 
 
-def test_a_suite_is_asked_for_again_by_its_source(monkeypatch: pytest.MonkeyPatch):
+def test_a_suite_is_asked_for_again_by_its_source(made: list[Run]):
     words = ("data.global_batch_size=${seed}", "suite.grid={seed: [16, 32]}", "suite.seeds=null")
     suite = make_run(kind="suite", overrides=words)
-    made: list[Run] = []
-    monkeypatch.setattr("headrace.cli.origins.carry_out", lambda job, as_json: made.append(job))
     headrace("rerun", suite.run_id)
     (again,) = made
     assert (again.request.kind, again.recipe) == ("suite", suite.recipe)
@@ -245,35 +247,30 @@ def by_hand(file: Path, before: str, after: str) -> None:
     file.write_text(text.replace(before, after))
 
 
-def test_a_recipe_that_was_changed_by_hand_is_told_and_not_run(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("part", "before", "after", "way"),
+    [
+        ("recipe", '"seed": 7', '"seed": 8', "headrace run {0.recipe} --site {0.site}"),
+        ("site", '_checkpoints": "refuse"', '_checkpoints": "allow"', "--site {0.site}"),
+    ],
+)
+def test_a_recipe_or_site_that_was_changed_by_hand_is_told_and_not_run(
+    part: str, before: str, after: str, way: str
+):
     run, other = make_run(), make_run()
-    kept = run.folder.recipe.read_bytes()
-    by_hand(run.folder.recipe, '"seed": 7', '"seed": 8')
-    with pytest.raises(UserError, match=r"recipe of .* was changed after it began") as caught:
-        headrace("rerun", run.run_id)
-    assert f"headrace run {run.folder.recipe} --site {run.folder.site}" in caught.value.hint
+    file = getattr(run.folder, part)
+    kept = file.read_bytes()
+    by_hand(file, before, after)
     for words in (("diff", run.run_id, other.run_id), ("diff", other.run_id, run.run_id),
-                  ("rerun", run.run_id, "--check"), ("resume", run.run_id),
-                  ("evaluate", run.run_id)):  # fmt: skip
-        with pytest.raises(UserError, match="was changed after it began"):
-            headrace(*words)
-    assert headrace("status", run.run_id).exit_code == 0  # what only informs goes on
-    assert load_recipe(str(run.folder.recipe)).seed == 8  # the way out
-    run.folder.recipe.write_bytes(kept)
-    assert told("diff", run.run_id, other.run_id) == []
-
-
-def test_a_site_that_was_changed_by_hand_is_refused():
-    run, other = make_run(), make_run()
-    kept = run.folder.site.read_bytes()
-    by_hand(run.folder.site, '"pickled_checkpoints": "refuse"', '"pickled_checkpoints": "allow"')
-    assert run.folder.site.read_bytes() != kept
-    for words in (("diff", run.run_id, other.run_id), ("rerun", run.run_id, "--check"),
+                  ("rerun", run.run_id), ("rerun", run.run_id, "--check"),
                   ("resume", run.run_id), ("evaluate", run.run_id)):  # fmt: skip
-        with pytest.raises(UserError, match=r"The site of .* was changed after it began") as caught:
+        with pytest.raises(UserError, match=f"The {part} of .* was changed after it beg") as caught:
             headrace(*words)
-        assert f"--site {run.folder.site}" in caught.value.hint
-    run.folder.site.write_bytes(kept)
+        assert way.format(run.folder) in caught.value.hint
+    assert headrace("status", run.run_id).exit_code == 0  # what only informs goes on
+    if part == "recipe":
+        assert load_recipe(str(run.folder.recipe)).seed == 8  # the way out
+    file.write_bytes(kept)
     assert told("diff", run.run_id, other.run_id) == []
 
 

@@ -94,9 +94,7 @@ def test_show_tells_every_attempt_with_its_cause():
     assert second == "and more"
     assert third.startswith("pack 2 running")
     attempts = json.loads(shown("show", run.run_id, "--json"))["attempts"]
-    assert [(each["attempt"], each["failure_class"]) for each in attempts] == [
-        (1, "lost"),
-        (2, None),
-    ]
+    causes = [(each["attempt"], each["failure_class"]) for each in attempts]
+    assert causes == [(1, "lost"), (2, None)]
     with pytest.raises(UnknownNameError, match="There is no run 'x'"):
         shown("show", "x")

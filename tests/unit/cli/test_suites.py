@@ -6,16 +6,18 @@ import json
 import threading
 
 import pytest
+from rich.console import Console
 
+from headrace.cli.suite_view import closing, live, trials_list
 from headrace.errors import HeadraceError, RecipeError, UnknownNameError, UserError
 from headrace.execution.reap import end_run
 from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.runs import Run
-from headrace.runs.suites import has_more_to_do
+from headrace.runs.suites import has_more_to_do, sought_by
 from headrace.runs.trials import note_trials
 from headrace.states import FailureClass, StepState
-from headrace.status.suite import suite_page
+from headrace.status.suite import suite_page, suite_view
 from headrace.suites.records import CommandsApplied, Control, RunningTrial, SuiteSummary
 from support.command_line import headrace
 from support.ledger_rows import machine_row
@@ -70,34 +72,24 @@ def test_list_tells_trials_by_state_the_best_and_the_time_left(suite: Run):
     assert view["trials"]["counts"] == {"succeeded": 1, "failed": 1, "pruned": 1, "running": 1}
     assert (view["best"], view["best_value"], view["eta_s"]) == (1, 0.5, 90)
     told = shown("list")
-    assert suite.run_id in told
-    assert "val_loss 0.5 (#1" in told
-    assert "2 to come" in told
-    assert "1:30 ± 10.0 s" in told
+    for words in (suite.run_id, "val_loss 0.5 (#1", "2 to come", "1:30 ± 10.0 s"):
+        assert words in told
     machine = machine_row(lease_id=lease_on_disk(suite))  # an instance whose price nobody knows
     open_ledger().put_machines([machine])
     assert shown("list").rstrip().endswith(" ?")
 
 
 def test_show_tells_what_differs_and_why_a_trial_failed_within_80_columns(suite: Run):
-    told = shown("show", suite.run_id)
-    rows = {line.split()[0]: line for line in told.splitlines()[1:]}
-    assert rows["1"].split()[:3] == ["1", "succeeded", "lr=0.1"]
-    assert "global_batch_size" not in told  # it is the same in all
-    assert "pruned" in rows["2"]
-    assert "failed (2)" in rows["3"]
-    assert "node-b" in rows["3"]
-    assert "user_error: it broke" in rows["3"]
-    assert "1:00" in rows["1"]
+    told = shown("show", suite.run_id)  # without global_batch_size, which is the same in all
+    rows = [" ".join(line.split()) for line in told.splitlines()[1:4]]
+    assert rows == [
+        "1 succeeded lr=0.1 0.5 1:00 node-a",
+        "2 pruned lr=0.2 0.1 1:00 node-a",
+        "3 failed (2) lr=0.3 1:00 node-b user_error: it broke",
+    ]
 
 
 def test_the_table_of_trials_fits_a_terminal_of_80_columns(suite: Run):
-    from rich.console import Console
-
-    from headrace.cli.suite_view import closing, live, trials_list
-    from headrace.runs.suites import sought_by
-    from headrace.status.suite import suite_view
-
     note_trials(suite.folder)
     console = Console(width=80, record=True, force_terminal=True, color_system=None)
     rows = open_ledger().trials(suite.run_id)
@@ -107,9 +99,8 @@ def test_the_table_of_trials_fits_a_terminal_of_80_columns(suite: Run):
     console.print(closing(view))
     told = console.export_text()
     assert max(len(line.rstrip()) for line in told.splitlines()) <= 80
-    assert "lr=0.4" in told
-    assert "50%" in told
-    assert "#4 waits for 1 GPU of box: ann holds 2" in told
+    for words in ("lr=0.4", "50%", "#4 waits for 1 GPU of box: ann holds 2"):
+        assert words in told
 
 
 def test_show_sorts_chooses_and_limits(suite: Run):
@@ -166,15 +157,9 @@ def test_what_is_asked_is_appended_for_the_driver(suite: Run):
         "prioritize", suite.run_id, "4", "--priority", "-2"
     )
     assert asked(suite) == [
-        ("pause", ()),
-        ("limit", ()),
-        ("resume", ()),
-        ("cancel", (4,)),
-        ("retry", (3,)),
-        ("retry", (3, 3)),
-        ("cancel", ()),
-        ("prioritize", (4,)),
-    ]
+        ("pause", ()), ("limit", ()), ("resume", ()), ("cancel", (4,)), ("retry", (3,)),
+        ("retry", (3, 3)), ("cancel", ()), ("prioritize", (4,)),
+    ]  # fmt: skip
     lines = [json.loads(line) for line in suite.folder.controls.read_text().splitlines()]
     assert (lines[1]["limit"], lines[-1]["priority"]) == (4, -2)
 
@@ -228,6 +213,9 @@ def test_an_added_point_has_the_seeds_of_the_suite_unless_it_names_one():
         (("prioritize", "1"), "Trial 1 has ended already: succeeded"),
         (("retry", "1"), "Trial 1 is succeeded, not failed"),
         (("retry", "4"), "Trial 4 is running, not failed"),
+        (("cancel", "x"), "'x' is not a trial's number"),
+        (("prioritize",), "A trial's number is missing"),
+        (("logs", "1", "2"), "Exactly one trial is needed"),
     ],
 )
 def test_what_cannot_be_asked_of_a_trial_is_refused(suite: Run, words: tuple[str, ...], why: str):
@@ -262,8 +250,9 @@ def test_a_run_that_is_no_suite_and_one_that_has_ended_are_asked_nothing(suite: 
 
 def test_without_suites_there_is_nothing_to_show():
     assert json.loads(shown("list", "--json")) == []
-    with pytest.raises(UnknownNameError, match="no suites yet"):
-        shown("show")
+    for words in ("show", "cancel"):
+        with pytest.raises(UnknownNameError, match="no suites yet"):
+            shown(words)
 
 
 def test_logs_of_a_trial_are_those_of_all_its_attempts(suite: Run):
@@ -320,8 +309,27 @@ def test_of_a_cross_validation_the_mean_is_told_and_no_trial_is_the_best():
     assert "best" not in told
     page = suite_page(run.run_id, can_act=False)
     assert page.best is None
-    assert {fold: each.mean for fold, each in page.point.folds.items()} == {
-        0: 0.5,
-        1: 0.25,
-        2: 0.75,
-    }
+    means = [(fold, each.mean) for fold, each in page.point.folds.items()]
+    assert means == [(0, 0.5), (1, 0.25), (2, 0.75)]
+
+
+def test_the_only_suite_need_not_be_named() -> None:
+    ended = make_suite()
+    end_run(ended, StepState.FAILED, "a test")
+    suite = make_suite(overrides=("suite.points=[{}]",))
+    journal(suite.folder, added(1), added(2))
+    for words in (
+        ("pause",), ("resume",), ("cancel", "1", "2"), ("cancel",), ("prioritize", "2"),
+        ("add", "seed=9"),
+    ):  # fmt: skip
+        assert f"{suite.run_id}: asked to" in headrace("suite", *words).stdout
+    assert asked(suite) == [
+        ("pause", ()), ("resume", ()), ("cancel", (1, 2)), ("cancel", ()), ("prioritize", (2,)),
+        ("add", ()),
+    ]  # fmt: skip
+    assert headrace("suite", "logs", "1").output == ""
+    assert not ended.folder.controls.exists()
+    end_run(suite, StepState.FAILED, "a test")
+    for run in (ended, suite):  # none goes on: both may be meant
+        with pytest.raises(UserError, match=f"There are several suites: .*{run.run_id}"):
+            headrace("suite", "retry")

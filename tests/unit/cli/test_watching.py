@@ -1,4 +1,4 @@
-"""What a run without a terminal says: a line a change, and each reason once."""
+"""Progress without a terminal: a line for each change, each reason once, and not too often."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.cli.test_view import view
 
 from headrace.cli import watching
 from headrace.cli.console import open_console
-from headrace.cli.watching import Counts, Watching
+from headrace.cli.watching import EVERY_S, Watching, telling
 from headrace.ledger.ledger import open_ledger
 from headrace.states import StepState
 from headrace.status.step import StepView
@@ -82,10 +82,26 @@ def test_how_a_suite_has_ended_is_told_though_its_trials_ended_before_it() -> No
     suite = make_suite()
     journal(suite.folder, added(1), started(1), ended(1, 0.5))
     console = Console(file=io.StringIO(), width=80)
-    counts = Counts(console)
-    counts.tell(suite_view(open_ledger().run(suite.run_id)))
+    shown = Watching(suite.run_id, console)
+    shown.count(suite_view(open_ledger().run(suite.run_id)))
     record = open_ledger().finish_run(suite.run_id, StepState.SUCCEEDED, time.time(), {})
     for _ in range(2):
-        counts.tell(suite_view(record))
+        shown.count(suite_view(record))
     lines = console.file.getvalue().splitlines()
     assert [line.split(":")[0] for line in lines] == ["running", "succeeded"]
+
+
+def test_in_a_file_there_is_a_line_now_and_then():
+    console = Console(file=io.StringIO(), width=40)
+    moments = iter([0.0, 0.5, 0.5, EVERY_S, EVERY_S + 0.5, EVERY_S + 0.5])
+    with telling(console, lambda: next(moments)) as tick:
+        for text in ("writing [red]", "too soon", "round 1"):
+            tick(text)
+    assert console.file.getvalue() == "   0 s  writing [red]\n   6 s  round 1\n"
+
+
+def test_on_a_terminal_there_is_one_moving_line():
+    console = Console(file=io.StringIO(), width=80, force_terminal=True)
+    with telling(console) as tick:
+        tick("reading, round 1 of 5")
+    assert "reading, round 1 of 5" in console.file.getvalue()

@@ -67,15 +67,15 @@ def test_a_dataset_is_one_row_whoever_packed_it_or_found_it(tmp_path):
     attempt_row_of(user, "train", lease_id)
     (row,) = datasets_page().rows
     assert (row.name, row.fingerprint, row.location) == (
-        "digits", manifest.fingerprint, str(folder),
-    )  # fmt: skip
+        "digits",
+        manifest.fingerprint,
+        str(folder),
+    )
     assert (row.num_samples, row.num_shards, row.num_bytes) == (30, 5, manifest.num_bytes)
     assert (row.made_by, row.made_at, row.num_runs) == (maker.run_id, 5.0, 1)
     assert (row.is_remote, row.is_there) == (False, True)
     (copy,) = row.staged
-    assert (copy.node, copy.tier, copy.num_bytes, copy.lease_id) == (
-        "node-7", "memory", 99, lease_id,
-    )  # fmt: skip
+    assert [*dict(copy).values()] == ["node-7", "memory", 99, lease_id]
     open_ledger().set_lease_state(lease_id, LeaseState.CLOSED, ended_at=9.0)
     assert datasets_page().rows[0].staged == ()
 

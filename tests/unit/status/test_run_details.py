@@ -1,4 +1,4 @@
-"""The page of a run: curves, nodes, checkpoints, attempts, logs, report."""
+"""The page of a run: curves, nodes, checkpoints, attempts, logs, report; and runs compared."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from sqlalchemy import event
 
 from headrace.checkpoints.files import BestCheckpoint
 from headrace.errors import UnknownNameError
-from headrace.files.atomic import write_record
+from headrace.files.atomic import write_json, write_record
 from headrace.files.lines import append_line
 from headrace.ledger.ledger import open_ledger
+from headrace.runs.code_state import UNKNOWN
 from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState
 from headrace.status.logs import log_page, report_file
 from headrace.status.run_details import run_details
-from headrace.status.run_page import RunPage, run_page
-from headrace.status.training import MOST_POINTS, curves_page
+from headrace.status.run_page import MOST_POINTS, RunPage, compare_page, curves_page, run_page
 from headrace.steps.history import (
     HistoryRow,
     NodeRow,
@@ -28,6 +28,7 @@ from headrace.steps.history import (
 )
 from headrace.steps.mailbox import StepStatus
 from support.runs import attempt_row_of, lease_on_disk, make_run
+from support.suite_journal import make_suite
 
 
 def training(*rows: HistoryRow) -> Run:
@@ -120,10 +121,7 @@ def test_checkpoints_of_one_file_and_of_parts_the_best_is_marked():
     )
     write_record(folder / "best.json", best)
     told = {each.name: (each.step, each.bytes, each.is_best) for each in page(run).checkpoints}
-    assert told == {
-        "best-000000020.ckpt": (20, 5, True),
-        "step-000000030.ckpt": (30, 3, False),
-    }
+    assert told == {"best-000000020.ckpt": (20, 5, True), "step-000000030.ckpt": (30, 3, False)}
 
 
 def test_attempts_with_causes():
@@ -138,10 +136,8 @@ def test_attempts_with_causes():
 
 def test_the_end_of_a_log():
     run = training()
-    assert [(each.step, each.name) for each in page(run).logs] == [
-        ("train", "driver"),
-        ("train", "rank-0"),
-    ]
+    logs = [(each.step, each.name) for each in page(run).logs]
+    assert logs == [("train", "driver"), ("train", "rank-0")]
     told = log_page(run.run_id, "train", 1, "rank-0", 3)
     assert (told.lines, told.is_whole) == (("line 498", "line 499", "line 500"), False)
     assert log_page(run.run_id, "train", 1, "driver", 3).is_whole
@@ -194,3 +190,40 @@ def test_long_curves_keep_their_ends_and_peaks():
     assert (loss.x[0], loss.x[-1]) == (1, 9000)
     assert (4322, 7.0) in zip(loss.x, loss.y, strict=True)
     assert list(loss.x) == sorted(loss.x)
+
+
+def test_curves_of_a_run_and_a_trial_over_each_other():
+    run, suite = make_run().folder, make_suite().folder
+    for folder, loss in ((run, 1.0), (suite.trial(3), 0.5)):
+        training_file(folder).parent.mkdir(parents=True)
+        append_line(training_file(folder), row(5, loss=loss).model_dump_json())
+    names = [run.run_id, f"{suite.run_id}:3", f"{suite.run_id}:4"]
+    told = curves_page(names).runs
+    assert [each.run_id for each in told] == names
+    assert [[series.y for series in each.series] for each in told] == [[(1.0,)], [(0.5,)], []]
+    with pytest.raises(UnknownNameError):
+        curves_page([f"{run.run_id}x:3"])
+
+
+def test_what_three_runs_differ_in():
+    """What is the same in all is left out."""
+    words = (["trainer.max_epochs=1"], ["trainer.max_epochs=2", "seed=4"], ["seed=4"])
+    runs = [make_run(overrides=tuple(each)) for each in words]
+    told = compare_page([run.run_id for run in runs])
+    assert told.names == tuple(run.run_id for run in runs)
+    usual = runs[2].recipe.trainer.max_epochs
+    assert [(row.part, row.key, row.values) for row in told.rows] == [
+        ("recipe", "seed", (str(runs[0].recipe.seed), "4", "4")),
+        ("recipe", "trainer.max_epochs", ("1", "2", str(usual))),
+    ]
+
+
+def test_a_commit_that_one_run_does_not_know_is_no_difference():
+    runs = [make_run().folder for _ in range(3)]
+    for run, commit in zip(runs, ("a", "b", ""), strict=True):
+        git = {"commit": commit, "dirty": False} if commit else None
+        write_json(run.provenance, {"git": git})
+    names = [run.run_id for run in runs]
+    (row,) = compare_page(names).rows
+    assert (row.part, row.key, row.values) == ("code", "commit", ("a", "b", UNKNOWN))
+    assert compare_page(names[1:]).rows == ()
