@@ -26,7 +26,8 @@ from filelock import FileLock
 from headrace.errors import HeadraceError, StepError, UnknownNameError, UserError
 from headrace.files.atomic import read_record, read_text, write_json
 from headrace.files.private import make_private
-from headrace.processes.identity import ProcessIdentity, end_processes, spawn_detached
+from headrace.processes.children import Child, start_program
+from headrace.processes.identity import ProcessIdentity, end_processes
 from headrace.processes.working_folder import python_module
 from headrace.recipe.home import home
 from headrace.record import Record
@@ -210,7 +211,8 @@ def _spawn(port: int | None) -> ProcessIdentity:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
     environment |= {MARK: str(home()), "HEADRACE_HOME": str(home())}
     log_file().unlink(missing_ok=True)
-    return spawn_detached(command, log_file(), environment)
+    service = Child(name="airflow", command=command, log=log_file(), env=environment)
+    return ProcessIdentity.of(start_program(service, {}).pid)
 
 
 def _started(process: ProcessIdentity) -> Server:

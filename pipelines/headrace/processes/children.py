@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -35,8 +38,13 @@ class Child:
     log: Path
     """File that its standard output and error are appended to."""
     env: Mapping[str, str] = field(default_factory=dict)
+    """Variables that differ from those of what it is started or forked from."""
     input: int | None = None
     """File descriptor of its standard input; None for an empty one."""
+    output: int | None = None
+    """File descriptor of its standard output and error; None for the log."""
+    folder: str | None = None
+    """Working folder; None for that of what it is started or forked from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,30 +116,51 @@ class Process(Protocol):
         """Signal the process and its descendants that did not leave its group."""
 
 
-class _Program(subprocess.Popen[bytes]):
+class Program(subprocess.Popen[bytes]):
+    """A `Process` that was started as its own program."""
+
     def signal_group(self, sig: signal.Signals) -> None:
         signal_group(self.pid, sig)
 
 
-def start_program(child: Child) -> Process:
-    """Start a child as its own program, as the leader of a process group."""
+def start_program(child: Child, base: Mapping[str, str] | None = None) -> Program:
+    """Start a child as its own program, as the leader of a session.
+
+    `base` is the environment to which the child's is added, by default this process's. A thread
+    starts the child and waits for its end: the kernel ends it with that thread, if it asks to die
+    with its parent, and it leaves no zombie.
+    """
     child.log.parent.mkdir(parents=True, exist_ok=True)
+    started: Future[Program] = Future()
     with child.log.open("ab") as log:
-        return _Program(
+        start = partial(
+            Program,
             child.command,
             stdin=subprocess.DEVNULL if child.input is None else child.input,
-            stdout=log,
+            stdout=log if child.output is None else child.output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **child.env},
+            env={**(os.environ if base is None else base), **child.env},
+            cwd=child.folder,
             start_new_session=True,
         )
+        threading.Thread(target=_hold, args=(start, started), daemon=True).start()
+        return started.result()
+
+
+def _hold(start: Callable[[], Program], started: Future[Program]) -> None:
+    try:
+        process = start()
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        started.set_exception(error)
+        return
+    started.set_result(process)
+    process.wait()
 
 
 class ChildGroup:
     """Starts children, watches them, and ends all if one fails. A context manager.
 
-    Each child leads a process group, so that its own children end with it. The thread that starts
-    them must outlive them, since the kernel ties their lives to that thread.
+    Each child leads a process group, so that its own children end with it.
 
     Args:
         children: Children to start.

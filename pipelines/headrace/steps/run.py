@@ -6,6 +6,7 @@ Host, command line and tests call this. It writes `status.json` while the step r
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 import sys
@@ -14,7 +15,6 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from headrace.files.atomic import is_there, read_record, write_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.files.machine import storage_error
 from headrace.informing import inform
-from headrace.processes.identity import begin_child
+from headrace.processes.identity import begin_child, end_quickly
 from headrace.states import FailureClass, StepState
 from headrace.steps.context import StepContext, resolved
 from headrace.steps.mailbox import Failure, StepResult, StepSpec, StepStatus
@@ -225,11 +225,19 @@ class Reporter:
 
     def update(self, state: StepState) -> None:
         """Write the status if possible; a failure does not affect the work."""
-        inform(self._context.run_folder, "status", partial(self.write, state), within_s=None)
+        inform(self._context.run_folder, "status", functools.partial(self.write, state), within_s=None)
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval_s):
             self.update(StepState.RUNNING)
+
+
+@functools.cache
+def load() -> None:
+    """Import what drivers need, once, in the process that they are forked from."""
+    end_quickly()
+    for module in MODULES.values():
+        importlib.import_module(module)
 
 
 def main(arguments: list[str]) -> int:

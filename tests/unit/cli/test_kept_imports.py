@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from headrace.processes import zygote
-from headrace.processes.zygote import KEEP_WARM, Fork, fork
+from headrace.processes.children import Child
+from headrace.processes.working_folder import python_module
+from headrace.processes.zygote import KEEP_WARM, fork
 from support.command_line import headrace
 
 
@@ -21,10 +23,9 @@ def test_what_is_kept_imported_is_told_and_ended(
         "No open leases; --all lists ended ones, too."
     ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), KEEP_WARM: "60"}
-    module = "support.zygote_code"
-    order = Fork(module=module, arguments=("tell",), environment=environment)
-    with open(os.devnull, "r+b") as nothing:
-        assert fork([module], order, (nothing.fileno(), nothing.fileno()), wait=True)
+    module, log = "support.zygote_code", Path(os.devnull)
+    command = python_module(module, "show")
+    assert fork([module], Child(name="fork", command=command, log=log, env=environment), wait=True)
     told = headrace("lease", "list").stdout
     assert "Imported for the next ones:" in told
     assert "MB; `headrace lease close --kept`" in told
