@@ -23,7 +23,7 @@ from headrace.errors import LeaseError
 from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder
 from headrace.processes import zygote
-from headrace.processes.children import Child, Process, start_program
+from headrace.processes.children import Child, start_program
 from headrace.processes.identity import end_processes, set_name
 from headrace.processes.working_folder import python_module
 
@@ -150,7 +150,7 @@ def start_host(folder: LeaseFolder, spec: LeaseSpec, keep_warm_s: float = 0.0) -
     environment.pop(JOB_STARTED, None)  # this lease outlives a job from which it is started
     command = python_module(_HOST, str(folder.path))
     host = Child(name="host", command=command, log=folder.log, env=environment)
-    process: Process | None = zygote.fork(IMPORTED, host, wait=True)
+    process = zygote.fork(IMPORTED, host, wait=True)
     if process is None:
         process = start_program(replace(host, command=(*command, "--detach")), {})
     see = f"See {folder.log}."

@@ -96,12 +96,7 @@ class CallServer:
         """Return the answer; None if the process had ended because it was idle."""
         try:
             self._connection.send(request)
-            while not self._connection.poll(_POLL_S):
-                _check(keep_on)
-                self._group.ends()
-                if not self._group.running and not self._connection.poll(0):
-                    raise EOFError  # one of its children may still hold the connection open
-            answer: _Answer = self._connection.recv()
+            return self._received(keep_on)
         except StepCancelledError:
             self._end()
             raise
@@ -110,6 +105,14 @@ class CallServer:
             if end.code != 0:
                 raise _lost(end) from error
             return None
+
+    def _received(self, keep_on: Callable[[], bool]) -> _Answer:
+        while not self._connection.poll(_POLL_S):
+            _check(keep_on)
+            self._group.ends()
+            if not self._group.running and not self._connection.poll(0):
+                raise EOFError  # one of its children may still hold the connection open
+        answer: _Answer = self._connection.recv()
         return answer
 
     def _end(self, wait_s: float = 0) -> ChildEnd:

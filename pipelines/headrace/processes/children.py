@@ -116,14 +116,12 @@ class Process(Protocol):
         """Signal the process and its descendants that did not leave its group."""
 
 
-class Program(subprocess.Popen[bytes]):
-    """A `Process` that was started as its own program."""
-
+class _Program(subprocess.Popen[bytes]):
     def signal_group(self, sig: signal.Signals) -> None:
         signal_group(self.pid, sig)
 
 
-def start_program(child: Child, base: Mapping[str, str] | None = None) -> Program:
+def start_program(child: Child, base: Mapping[str, str] | None = None) -> _Program:
     """Start a child as its own program, as the leader of a session.
 
     `base` is the environment to which the child's is added, by default this process's. A thread
@@ -131,10 +129,10 @@ def start_program(child: Child, base: Mapping[str, str] | None = None) -> Progra
     with its parent, and it leaves no zombie.
     """
     child.log.parent.mkdir(parents=True, exist_ok=True)
-    started: Future[Program] = Future()
+    started: Future[_Program] = Future()
     with child.log.open("ab") as log:
         start = partial(
-            Program,
+            _Program,
             child.command,
             stdin=subprocess.DEVNULL if child.input is None else child.input,
             stdout=log if child.output is None else child.output,
@@ -147,7 +145,7 @@ def start_program(child: Child, base: Mapping[str, str] | None = None) -> Progra
         return started.result()
 
 
-def _hold(start: Callable[[], Program], started: Future[Program]) -> None:
+def _hold(start: Callable[[], _Program], started: Future[_Program]) -> None:
     try:
         process = start()
     except (OSError, ValueError, subprocess.SubprocessError) as error:
@@ -274,27 +272,20 @@ def num_memory_kills(
     0 if the kernel does not report it. `groups` is the file with the control groups of the
     process, `mount` the folder in which they are mounted.
     """
+    kills = [0]
+    for line in _lines(groups):
+        _, controllers, path = line.split(":", 2)
+        is_old = "memory" in controllers.split(",")
+        if is_old or not controllers:
+            folder = (mount / "memory" if is_old else mount) / path.lstrip("/")
+            file = folder / ("memory.oom_control" if is_old else "memory.events")
+            counts = dict(each.split(maxsplit=1) for each in _lines(file) if " " in each)
+            kills.append(int(counts.get("oom_kill", 0)))
+    return max(kills)
+
+
+def _lines(file: Path) -> list[str]:
     try:
-        lines = groups.read_text().splitlines()
+        return file.read_text().splitlines()
     except OSError:
-        return 0
-    files = [_events_file(line, mount) for line in lines]
-    return max((_oom_kills(file) for file in files if file is not None), default=0)
-
-
-def _events_file(line: str, mount: Path) -> Path | None:
-    _, controllers, path = line.split(":", 2)
-    if not controllers:
-        return mount / path.lstrip("/") / "memory.events"
-    if "memory" in controllers.split(","):
-        return mount / "memory" / path.lstrip("/") / "memory.oom_control"
-    return None
-
-
-def _oom_kills(file: Path) -> int:
-    try:
-        lines = file.read_text().splitlines()
-    except OSError:
-        return 0
-    counts = dict(line.split(maxsplit=1) for line in lines if " " in line)
-    return int(counts.get("oom_kill", 0))
+        return []

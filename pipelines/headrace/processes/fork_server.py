@@ -13,7 +13,7 @@ from pathlib import Path
 from headrace.errors import WorkerLostError
 from headrace.processes import zygote
 from headrace.processes.children import Child, Process, start_program
-from headrace.processes.forking import ForkedProcess, request
+from headrace.processes.forking import request
 from headrace.processes.working_folder import python_module
 
 IDLE_S = 30.0
@@ -92,12 +92,12 @@ class _Server:
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             server = replace(server, input=theirs.fileno())
-            forked = zygote.fork(imported, server, wait=False) if imported else None
-            self._process = forked or start_program(server, {})
+            self._forked = zygote.fork(imported, server, wait=False) if imported else None
+            self._program = None if self._forked else start_program(server, {})
 
-    def ask(self, child: Child) -> ForkedProcess | None:
+    def ask(self, child: Child) -> Process | None:
         """Request a process; return None if the server has ended, or is about to."""
-        return request(self._connection, child, self._process)
+        return request(self._connection, child, self._program)
 
     def __del__(self) -> None:
         self._connection.close()

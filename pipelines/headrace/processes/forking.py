@@ -59,7 +59,7 @@ _REAP_S = 0.05
 _MOST_OF_A_PACKET = 1 << 18, 3, socket.MSG_CMSG_CLOEXEC
 
 
-class ForkedProcess:
+class _ForkedProcess:
     """A `Process` that was requested; `pid` as of the last report read."""
 
     def __init__(self, reports: Connection, server: Process | None) -> None:
@@ -108,7 +108,7 @@ class ForkedProcess:
 
 def request(
     connection: socket.socket, child: Child, server: Process | None = None
-) -> ForkedProcess | None:
+) -> _ForkedProcess | None:
     """Request a process from a server; return None if the server has ended, or is about to."""
     reports, sender = Pipe(duplex=False)
     files = [each for each in (child.input, child.output) if each is not None]
@@ -118,7 +118,7 @@ def request(
         except OSError:
             reports.close()
             return None
-    return ForkedProcess(reports, server)
+    return _ForkedProcess(reports, server)
 
 
 class _Server:
@@ -179,7 +179,8 @@ class _Server:
         if pid == 0:
             os.setsid()
             _report(sender, os.getpid())  # now signals to its group reach it
-            for each in (self._channel, sender, *self._running.values()):
+            self._channel.close()
+            for each in (sender, *self._running.values()):
                 each.close()
             _become(child, given)
             return child
@@ -193,19 +194,18 @@ class _Server:
 
     def _received(self) -> tuple[bytes, list[int]]:
         """Return a packet and its files; the packet is empty if its requester has ended."""
-        try:
-            if not self._file:
-                packet, files, *_ = socket.recv_fds(self._channel, *_MOST_OF_A_PACKET)
-                self._is_open = bool(packet)
-                return packet, files
+        connection = self._channel
+        if self._file:
             connection, _ = self._channel.accept()
-            with connection:
-                connection.settimeout(TIMEOUT_S)
-                packet, files, *_ = socket.recv_fds(connection, *_MOST_OF_A_PACKET)
-                return packet, files
+            connection.settimeout(TIMEOUT_S)
+        try:
+            packet, files, *_ = socket.recv_fds(connection, *_MOST_OF_A_PACKET)
         except OSError:
-            self._is_open = bool(self._file)
-            return b"", []
+            packet, files = b"", []
+        if self._file:
+            connection.close()
+        self._is_open = bool(packet or self._file)
+        return packet, files
 
 
 def _has_reader(sender: Connection) -> bool:
@@ -233,12 +233,12 @@ def _become(child: Child, given: Sequence[int]) -> None:
     os.close(written)
     gc.enable()
     importlib.invalidate_caches()  # modules may be new
-    is_of_zygote = os.environ.pop(SPACE, None) is not None
+    shows_own = os.environ.pop(SPACE, None) is not None
     os.environ.update(child.env)
     if holds_gpu():  # state of a GPU, begun by an import, does not survive a fork
         os.execvp(child.command[0], child.command)
     set_name(child.name)
-    if is_of_zygote:
+    if shows_own:
         _show(child)
     if (random := sys.modules.get("numpy.random")) is not None:
         random.seed()  # Python's own generator is seeded at a fork
@@ -296,6 +296,7 @@ def main(arguments: list[str]) -> int:
     idle_s, file, *words = arguments
     if file and not all(_shown_at()):
         return 1  # not all kernels report them; without them a lease cannot find its processes
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would hide the ends of forks
     server = _Server(socket.socket(fileno=take_input()), file)
     child = _forked(server, file, float(idle_s), [word for word in words if word != BLANK])
     if child is None:

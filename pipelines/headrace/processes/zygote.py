@@ -24,14 +24,13 @@ from pathlib import Path
 import psutil
 from filelock import FileLock
 
-from headrace.processes.children import Child, start_program
+from headrace.processes.children import Child, Process, start_program
 from headrace.processes.forking import (
     APART,
     BLANK,
     SPACE,
     SPACE_BYTES,
     TIMEOUT_S,
-    ForkedProcess,
     request,
     shown_environment,
 )
@@ -48,7 +47,7 @@ _MOST = 6
 """Zygotes of an account: two for each of three environments, of hosts and of ranks."""
 
 
-def fork(modules: Sequence[str], child: Child, *, wait: bool) -> ForkedProcess | None:
+def fork(modules: Sequence[str], child: Child, *, wait: bool) -> Process | None:
     """Fork a process from the zygote of some modules; start the zygote if needed.
 
     It imports `modules` in this order, and calls the function `load` of each that has one. The

@@ -5,9 +5,9 @@ It names modules of higher layers as texts, as `headrace.steps.run` does.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import sys
+from functools import cache
 from types import ModuleType
 
 from headrace.processes.children import Child, Process
@@ -72,9 +72,9 @@ class _ScipySignal(ModuleType):
             del sys.modules[self.__name__]
 
 
-@functools.cache
+@cache
 def load() -> None:
-    """Import what the processes need, once: in a server, or in the zygote that it is forked from."""
+    """Import what the processes need, once: in their server, or in its zygote."""
     stand_in = _ScipySignal("scipy.signal")
     sys.modules[stand_in.__name__] = stand_in
     for module in _IMPORTED:

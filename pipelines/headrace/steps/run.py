@@ -6,7 +6,6 @@ Host, command line and tests call this. It writes `status.json` while the step r
 
 from __future__ import annotations
 
-import functools
 import importlib
 import logging
 import sys
@@ -15,6 +14,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -225,14 +225,14 @@ class Reporter:
 
     def update(self, state: StepState) -> None:
         """Write the status if possible; a failure does not affect the work."""
-        inform(self._context.run_folder, "status", functools.partial(self.write, state), within_s=None)
+        inform(self._context.run_folder, "status", partial(self.write, state), within_s=None)
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval_s):
             self.update(StepState.RUNNING)
 
 
-@functools.cache
+@cache
 def load() -> None:
     """Import what drivers need, once, in the process that they are forked from."""
     end_quickly()

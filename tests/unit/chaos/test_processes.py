@@ -13,7 +13,6 @@ from chaos.campaign.processes import Processes, describe, role_of, shared_memory
 from support.sleepers import sleeper
 from support.waiting import wait_until
 
-
 SERVER = "python -u -m headrace.processes.forking 30 "
 
 

@@ -102,6 +102,16 @@ def test_a_server_without_work_ends_and_is_replaced(tmp_path):
     assert second[1] != first[1]
 
 
+def test_a_server_sees_the_ends_of_its_forks_where_its_parent_ignores_them(tmp_path, servers):
+    """Programs inherit which signals are ignored."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        first, second = (told(servers, child(tmp_path, TELL, name))[0] for name in "ab")
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert first[1] == second[1]
+
+
 def test_a_killed_server_is_the_end_of_its_children(tmp_path, servers):
     code = "import os, signal; os.kill(os.getppid(), signal.SIGKILL); " + SLEEP
     with ChildGroup([child(tmp_path, code)], start=servers.start) as group:

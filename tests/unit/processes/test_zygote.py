@@ -16,9 +16,10 @@ import psutil
 import pytest
 
 from headrace.processes import zygote
-from headrace.processes.children import Child, Program, start_program
+from headrace.processes.children import Child, Process, start_program
+from headrace.processes.forking import APART
 from headrace.processes.working_folder import python_module
-from headrace.processes.zygote import APART, KEEP_WARM, fork, zygotes
+from headrace.processes.zygote import KEEP_WARM, fork, zygotes
 from support.waiting import wait_until
 
 MODULE = "support.zygote_code"
@@ -169,7 +170,7 @@ def test_none_is_left_where_it_cannot_be_written_down(
     """As on a full disk."""
     started = []
 
-    def start(*arguments: Any) -> Program:
+    def start(*arguments: Any) -> Process:
         started.append(start_program(*arguments))
         monkeypatch.setattr(Path, "write_text", _full)
         return started[-1]
