@@ -25,6 +25,7 @@ _MORE_MEMORY = (
 )
 
 _TAIL_LINES, _TAIL_BYTES = 30, 65_536
+_POLL_S = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,13 +102,10 @@ class Process(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """Process id, as of the last call of `poll` or `wait`; None if not known yet."""
+        """Process id, as of the last call of `poll`; None if not known yet."""
 
     def poll(self) -> int | None:
         """Return the exit code; None while it runs."""
-
-    def wait(self) -> int:
-        """Wait for its end; return the exit code."""
 
     def send_signal(self, sig: signal.Signals) -> None:
         """Signal the process, if it runs."""
@@ -116,12 +114,15 @@ class Process(Protocol):
         """Signal the process and its descendants that did not leave its group."""
 
 
-class _Program(subprocess.Popen[bytes]):
+class Program(subprocess.Popen[bytes]):
+    """A `Process` that is its own program."""
+
     def signal_group(self, sig: signal.Signals) -> None:
+        """Signal the process and its descendants that did not leave its group."""
         signal_group(self.pid, sig)
 
 
-def start_program(child: Child, base: Mapping[str, str] | None = None) -> _Program:
+def start_program(child: Child, base: Mapping[str, str] | None = None) -> Program:
     """Start a child as its own program, as the leader of a session.
 
     `base` is the environment to which the child's is added, by default this process's. A thread
@@ -129,10 +130,10 @@ def start_program(child: Child, base: Mapping[str, str] | None = None) -> _Progr
     with its parent, and it leaves no zombie.
     """
     child.log.parent.mkdir(parents=True, exist_ok=True)
-    started: Future[_Program] = Future()
+    started: Future[Program] = Future()
     with child.log.open("ab") as log:
         start = partial(
-            _Program,
+            Program,
             child.command,
             stdin=subprocess.DEVNULL if child.input is None else child.input,
             stdout=log if child.output is None else child.output,
@@ -145,7 +146,7 @@ def start_program(child: Child, base: Mapping[str, str] | None = None) -> _Progr
         return started.result()
 
 
-def _hold(start: Callable[[], _Program], started: Future[_Program]) -> None:
+def _hold(start: Callable[[], Program], started: Future[Program]) -> None:
     try:
         process = start()
     except (OSError, ValueError, subprocess.SubprocessError) as error:
@@ -249,13 +250,14 @@ class ChildGroup:
             process.signal_group(signal.SIGTERM)
         deadline = time.monotonic() + self._grace_s
         while self._running and time.monotonic() < deadline:
-            time.sleep(0.02)
+            time.sleep(_POLL_S)
             self.ends()
         for process in self._running.values():
             process.signal_group(signal.SIGKILL)
-        for process in list(self._running.values()):
-            process.wait()
-        return self.ends()
+        while self._running:
+            time.sleep(_POLL_S)
+            self.ends()
+        return tuple(self._ends.values())
 
 
 def signal_group(pid: int, sig: signal.Signals) -> None:

@@ -34,7 +34,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from headrace.processes.children import Child, Process, signal_group
+from headrace.processes.children import Child, Program, signal_group
 from headrace.processes.identity import (
     die_with_parent,
     holds_gpu,
@@ -62,13 +62,13 @@ _MOST_OF_A_PACKET = 1 << 18, 3, socket.MSG_CMSG_CLOEXEC
 class _ForkedProcess:
     """A `Process` that was requested; `pid` as of the last report read."""
 
-    def __init__(self, reports: Connection, server: Process | None) -> None:
+    def __init__(self, reports: Connection, server: Program | None) -> None:
         self._reports = reports
         self._server = server
         self.pid: int | None = None
         self._code: int | None = None
 
-    def poll(self, timeout_s: float | None = 0) -> int | None:
+    def poll(self, timeout_s: float = 0) -> int | None:
         while self._code is None and self._reports.poll(timeout_s):
             try:
                 self.pid, self._code = self._reports.recv()
@@ -82,11 +82,6 @@ class _ForkedProcess:
         """Whether it was forked within a time; if not, it never is."""
         self.poll(timeout_s)
         return self._pid_or_abandon(signal.SIGTERM) is not None
-
-    def wait(self) -> int:
-        while (code := self.poll(None)) is None:
-            pass
-        return code
 
     def send_signal(self, sig: signal.Signals) -> None:
         pid = self._pid_or_abandon(sig)
@@ -107,7 +102,7 @@ class _ForkedProcess:
 
 
 def request(
-    connection: socket.socket, child: Child, server: Process | None = None
+    connection: socket.socket, child: Child, server: Program | None = None
 ) -> _ForkedProcess | None:
     """Request a process from a server; return None if the server has ended, or is about to."""
     reports, sender = Pipe(duplex=False)

@@ -13,7 +13,6 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 from pydantic import BaseModel, ConfigDict
@@ -48,7 +47,7 @@ class ProcessIdentity(BaseModel):
     def of(cls, pid: int | None = None) -> ProcessIdentity:
         """Return the identity of a living process of this machine (default: this one)."""
         pid = os.getpid() if pid is None else pid
-        return cls(host=socket.gethostname(), pid=pid, started_s=_process_state(pid).started_s)
+        return cls(host=socket.gethostname(), pid=pid, started_s=_process_state(pid)[0])
 
     @property
     def is_here(self) -> bool:
@@ -59,19 +58,14 @@ class ProcessIdentity(BaseModel):
     def is_alive(self) -> bool:
         """Whether exactly this process (not a later one with its pid) still runs here."""
         try:
-            found = _process_state(self.pid)
+            started_s, has_ended = _process_state(self.pid)
         except ProcessLookupError:
             return False
-        return found.started_s == self.started_s and not found.has_ended
+        return started_s == self.started_s and not has_ended
 
 
-class _ProcessState(NamedTuple):
-    started_s: float
-    has_ended: bool
-
-
-def _process_state(pid: int) -> _ProcessState:
-    """Read the kernel's state of a process (`proc_pid_stat(5)`).
+def _process_state(pid: int) -> tuple[float, bool]:
+    """Return when a process has started, and whether it has ended (`proc_pid_stat(5)`).
 
     psutil gives the start as a time of day, which moves when the clock is set.
 
@@ -83,7 +77,7 @@ def _process_state(pid: int) -> _ProcessState:
     except FileNotFoundError as error:
         raise ProcessLookupError(f"There is no process {pid}") from error
     state, *fields = text.rpartition(")")[2].split()  # the program's name may hold spaces
-    return _ProcessState(int(fields[18]) / os.sysconf("SC_CLK_TCK"), state in "ZX")
+    return int(fields[18]) / os.sysconf("SC_CLK_TCK"), state in "ZX"
 
 
 def die_with_parent(sig: signal.Signals = signal.SIGKILL) -> None:

@@ -250,7 +250,9 @@ def test_what_cannot_be_imported_is_met_by_those_alone_who_need_it(
     second = fork(modules, ordered(later, PYTHONPATH=path), wait=False)
     go.touch()
     wait_until(lambda: _ended(later), 30, "one that came meanwhile")
-    assert (first.wait(), second.wait()) == (0, 0)
+    assert first is not None
+    assert second is not None
+    wait_until(lambda: (first.poll(), second.poll()) == (0, 0), 30, "their ends")
 
 
 def test_a_module_that_cannot_be_imported_is_reported_to_who_waits(output: Path) -> None:
