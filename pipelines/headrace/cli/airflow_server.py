@@ -40,7 +40,6 @@ MARK = "HEADRACE_AIRFLOW_HOME"
 ASKED_BEFORE_S = 1.0
 """Seconds that processes have to end after the supervisor's request, before they are killed."""
 
-
 _START_TIMEOUT_S = 600.0
 """Its services take 15 to 30 s on an idle machine; on a busy one the API server alone took 180 s.
 If a service ends, or at an interrupt, the wait ends at once."""
@@ -218,8 +217,7 @@ def _spawn(port: int | None) -> ProcessIdentity:
 def _started(process: ProcessIdentity) -> Server:
     deadline = time.monotonic() + _START_TIMEOUT_S
     while time.monotonic() < deadline:
-        server = running()
-        if server is not None:
+        if (server := running()) is not None:
             return server
         if not process.is_alive:
             raise AirflowError("Airflow could not be started", _log_end())
