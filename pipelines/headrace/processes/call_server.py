@@ -97,14 +97,14 @@ class CallServer:
         try:
             self._connection.send(request)
             return self._received(keep_on)
-        except StepCancelledError:
-            self._end()
-            raise
         except (EOFError, OSError) as error:
             end = self._end(GRACE_S)
             if end.code != 0:
                 raise _lost(end) from error
             return None
+        except BaseException:  # a later answer must not be that of the next call
+            self._end()
+            raise
 
     def _received(self, keep_on: Callable[[], bool]) -> _Answer:
         while not self._connection.poll(_POLL_S):

@@ -151,6 +151,15 @@ def test_a_call_that_nobody_waits_for_ends_with_its_process(tmp_path, kept):
     assert not psutil.pid_exists(int(pids.read_text()))
 
 
+def test_an_interrupted_call_leaves_no_answer_for_the_next(tmp_path, kept):
+    def interrupt() -> bool:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        kept.call(child(tmp_path), "time.sleep(2)", interrupt)
+    assert kept.call(child(tmp_path), "1 + 1", go_on) == 2
+
+
 def test_what_a_dead_process_has_started_does_not_keep_its_caller_waiting(tmp_path, kept):
     """Fork, as workers of a data loader do: the copy holds the line open."""
     with pytest.raises(WorkerLostError, match="exit code 5"):
