@@ -18,7 +18,7 @@ from headrace.errors import LeaseError, SecretError
 from headrace.files.atomic import read_bytes, write_json
 from headrace.files.layout import LeaseFolder
 from headrace.files.private import make_private
-from headrace.processes.zygote import APART
+from headrace.processes.forking import APART
 from headrace.recipe.site import Site
 from headrace.recipe.unix_accounts import account
 

@@ -23,7 +23,7 @@ NESTED = "trainer.callbacks=[{{_target_: lightning.pytorch.Callback, x: {{_targe
 FORBIDDEN = (
     "os.system",
     "subprocess.Popen",
-    "headrace.processes.identity.spawn_detached",
+    "headrace.processes.children.start_program",
     "torch.hub.load",
 )
 

@@ -74,7 +74,7 @@ def lease_host(service: AirflowService, run_id: str, role: str = "gpu") -> psuti
 
 def step_drivers(service: AirflowService, run_id: str) -> list[psutil.Process]:
     """The processes that drive a step of the run."""
-    return _of_run(service, run_id, lambda line: "headrace.steps.driver_process" in line)
+    return _of_run(service, run_id, lambda line: "headrace.steps.run" in line)
 
 
 def ranks(service: AirflowService, run_id: str) -> list[psutil.Process]:

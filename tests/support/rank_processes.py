@@ -13,7 +13,7 @@ from headrace.steps import model_process
 SERVER = "headrace.steps.model_process"
 """In the command line of what the ranks of a node are forked from, and so in theirs."""
 
-DRIVERS = "headrace.steps.driver_process"
+DRIVERS = "headrace.steps.run"
 """The same of what the step drivers of a lease are forked from."""
 
 FUNCTIONS = "headrace.training.function_process"

@@ -12,9 +12,9 @@ IMPORTED_AT = time.monotonic()
 
 
 def main(arguments: list[str]) -> int:
-    """Tell all, or, of `hold`, answer once by the socket that comes with it."""
+    """Print all, or, of `hold`, answer once by the socket that is its standard input."""
     if arguments[0] == "hold":
-        with socket.socket(fileno=int(arguments[1])) as ours:
+        with socket.socket(fileno=os.dup(0)) as ours:
             ours.sendall(ours.recv(100))
         return 0
     shown = Path("/proc/self/environ").read_bytes().decode().split("\0")

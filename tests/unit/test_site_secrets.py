@@ -14,7 +14,7 @@ from headrace.files.atomic import write_record
 from headrace.files.layout import SiteFolder
 from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
-from headrace.processes.zygote import APART
+from headrace.processes.forking import APART
 from headrace.recipe.load import load_site
 from headrace.recipe.site import Role
 from headrace.recipe.unix_accounts import account

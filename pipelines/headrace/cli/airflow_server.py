@@ -26,7 +26,8 @@ from filelock import FileLock
 from headrace.errors import HeadraceError, StepError, UnknownNameError, UserError
 from headrace.files.atomic import read_record, read_text, write_json
 from headrace.files.private import make_private
-from headrace.processes.identity import ProcessIdentity, end_processes, spawn_detached
+from headrace.processes.children import Child, start_program
+from headrace.processes.identity import ProcessIdentity, end_processes
 from headrace.processes.working_folder import python_module
 from headrace.recipe.home import home
 from headrace.record import Record
@@ -38,7 +39,6 @@ MARK = "HEADRACE_AIRFLOW_HOME"
 
 ASKED_BEFORE_S = 1.0
 """Seconds that processes have to end after the supervisor's request, before they are killed."""
-
 
 _START_TIMEOUT_S = 600.0
 """Its services take 15 to 30 s on an idle machine; on a busy one the API server alone took 180 s.
@@ -210,14 +210,14 @@ def _spawn(port: int | None) -> ProcessIdentity:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
     environment |= {MARK: str(home()), "HEADRACE_HOME": str(home())}
     log_file().unlink(missing_ok=True)
-    return spawn_detached(command, log_file(), environment)
+    service = Child(name="airflow", command=command, log=log_file(), env=environment)
+    return ProcessIdentity.of(start_program(service, {}).pid)
 
 
 def _started(process: ProcessIdentity) -> Server:
     deadline = time.monotonic() + _START_TIMEOUT_S
     while time.monotonic() < deadline:
-        server = running()
-        if server is not None:
+        if (server := running()) is not None:
             return server
         if not process.is_alive:
             raise AirflowError("Airflow could not be started", _log_end())

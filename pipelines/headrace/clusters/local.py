@@ -10,9 +10,9 @@ import importlib
 import logging
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 
 import psutil
 
@@ -23,6 +23,7 @@ from headrace.errors import LeaseError
 from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder
 from headrace.processes import zygote
+from headrace.processes.children import Child, start_program
 from headrace.processes.identity import end_processes, set_name
 from headrace.processes.working_folder import python_module
 
@@ -31,14 +32,13 @@ logger = logging.getLogger(__name__)
 LEASE_ID = "HEADRACE_LEASE_ID"
 """Environment variable: id of the lease of a process."""
 
-_HOST, DRIVERS = "headrace.clusters.host", "headrace.steps.driver_process"
+_HOST, DRIVERS = "headrace.clusters.host", "headrace.steps.run"
 IMPORTED = (_HOST, "headrace.clusters.local_cluster", DRIVERS)
 """Modules of leases on this machine: hosts, and the higher layers that run drivers."""
 
 _LEASE_FOLDER = "HEADRACE_LEASE_FOLDER"  # equal ids exist on different sites
 _ROUNDS, _GRACE_S = 5, 3.0
-_LAUNCH_TIMEOUT_S = 60.0
-_HOST_TIMEOUT_S = 30.0
+_HOST_TIMEOUT_S = 90.0
 _POLL_S = 0.05
 
 # ignores SIGTERM, and ends by itself with the last process that uses it
@@ -148,25 +148,17 @@ def start_host(folder: LeaseFolder, spec: LeaseSpec, keep_warm_s: float = 0.0) -
     """
     environment = {**os.environ, **mark(folder), zygote.KEEP_WARM: f"{keep_warm_s:g}"}
     environment.pop(JOB_STARTED, None)  # this lease outlives a job from which it is started
-    asked = zygote.Fork(module=_HOST, arguments=(str(folder.path),), environment=environment)
+    command = python_module(_HOST, str(folder.path))
+    host = Child(name="host", command=command, log=folder.log, env=environment)
+    process = zygote.fork(IMPORTED, host, wait=True)
+    if process is None:
+        process = start_program(replace(host, command=(*command, "--detach")), {})
     see = f"See {folder.log}."
-    with folder.log.open("ab") as log, open(os.devnull) as nothing:
-        files = nothing.fileno(), log.fileno()
-        if not zygote.fork(IMPORTED, asked, files, wait=True):
-            ended = subprocess.run(
-                python_module(asked.module, *asked.arguments, "--detach"),
-                stdin=nothing,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                timeout=_LAUNCH_TIMEOUT_S,
-                check=False,
-            )
-            if code := ended.returncode:
-                what = f"The host of lease {spec.lease_id} did not start (exit code {code})"
-                raise LeaseError(what, see)
     deadline = time.monotonic() + _HOST_TIMEOUT_S
     while not (is_there(folder.host) or is_there(folder.closed)):
+        if code := max(process.poll() or 0, 0):
+            what = f"did not start (exit code {code})"
+            raise LeaseError(f"The host of lease {spec.lease_id} {what}", see)
         if time.monotonic() > deadline:
             what = f"did not report within {_HOST_TIMEOUT_S:g} s"
             raise LeaseError(f"The host of lease {spec.lease_id} {what}", see)

@@ -8,7 +8,6 @@ import logging
 import os
 import shutil
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
@@ -36,8 +35,7 @@ from headrace.errors import LeaseError
 from headrace.files.atomic import write_json
 from headrace.files.layout import LeaseFolder
 from headrace.processes.children import Child, Process
-from headrace.processes.fork_server import ForkServers, forked
-from headrace.processes.identity import die_with_parent
+from headrace.processes.fork_server import ForkServers
 from headrace.processes.working_folder import python_module
 from headrace.recipe.site import Role
 
@@ -200,12 +198,7 @@ async def _work(folder: LeaseFolder, name: str, scheduler: str) -> None:
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """Run the server that workers are forked from, which gets a socket, and each worker.
-
-    A worker exits without the interpreter's shutdown, as one that a nanny of Dask has forked.
-    """
-    if len(arguments) == 1:
-        arguments = list(forked(socket.socket(fileno=int(arguments[0]))).command[-3:])
+    """Run a worker; it exits without the interpreter's shutdown, as one forked by Dask's nanny."""
     path, name, scheduler = arguments
     asyncio.run(_work(LeaseFolder(Path(path)), name, scheduler))
     logging.shutdown()
@@ -214,5 +207,4 @@ def main(arguments: list[str]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    die_with_parent()
     main(sys.argv[1:])

@@ -6,7 +6,6 @@ model of an evaluation, functions of users, and the display of samples.
 
 from __future__ import annotations
 
-import os
 import pickle
 import signal
 import socket
@@ -17,7 +16,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 from headrace.errors import (
@@ -29,6 +27,7 @@ from headrace.errors import (
     WorkerLostError,
 )
 from headrace.processes.children import GRACE_S, Child, ChildEnd, ChildGroup, Process
+from headrace.processes.identity import take_input
 
 IDLE_S = 10.0
 """Seconds without a call after which the process ends."""
@@ -45,7 +44,7 @@ class CallServer:
     def __init__(self, start: Callable[[Child], Process]) -> None:
         self._start = start
         self._lock = threading.Lock()
-        self._running: _Running | None = None
+        self._child: Child | None = None
 
     def call(self, child: Child, request: object, keep_on: Callable[[], bool]) -> Any:
         """Send a request, which must be picklable, to the process; return its answer.
@@ -62,9 +61,17 @@ class CallServer:
         while not self._lock.acquire(timeout=_POLL_S):
             _check(keep_on)
         try:
-            value, error = self._answer(child, request, keep_on)
+            answer = self._asked(request, keep_on) if self._child == child else None
+            if answer is None:
+                self._begin(child)
+                answer = self._asked(request, keep_on)
         finally:
             self._lock.release()
+        if answer is None:
+            raise WorkerLostError(
+                f"{child.name} ended before its first answer", f"See {child.log}."
+            )
+        value, error = answer
         if error is not None:
             raise error
         return value
@@ -72,58 +79,34 @@ class CallServer:
     def end(self) -> None:
         """End the process, if it runs."""
         with self._lock:
-            self._drop()
+            if self._child is not None:
+                self._end()
 
-    def _answer(self, child: Child, request: object, keep_on: Callable[[], bool]) -> _Answer:
-        if self._running is not None and self._running.child == child:
-            answer = self._asked(self._running, request, keep_on)
-            if answer is not None:
-                return answer
-        self._drop()
-        self._running = _Running(child, self._start)
-        answer = self._asked(self._running, request, keep_on)
-        if answer is None:
-            raise WorkerLostError(
-                f"{child.name} ended before its first answer", f"See {child.log}."
-            )
-        return answer
-
-    def _asked(
-        self, running: _Running, request: object, keep_on: Callable[[], bool]
-    ) -> _Answer | None:
-        """Return the answer; None if the process had ended because it was idle."""
-        try:
-            return running.ask(request, keep_on)
-        except (EOFError, OSError) as error:
-            self._running = None
-            end = running.end(GRACE_S)
-            if end.code != 0:
-                raise _lost(end) from error
-            return None
-        except StepCancelledError:
-            self._drop()
-            raise
-
-    def _drop(self) -> None:
-        running, self._running = self._running, None
-        if running is not None:
-            running.end()
-
-
-class _Running:
-    """A process that was started."""
-
-    def __init__(self, child: Child, start: Callable[[Child], Process]) -> None:
-        self.child = child
+    def _begin(self, child: Child) -> None:
+        if self._child is not None:
+            self._end()
         ours, theirs = socket.socketpair()
         self._connection = Connection(ours.detach())
         with theirs:
-            self._group = ChildGroup([replace(child, input=theirs.fileno())], start=start)
+            self._group = ChildGroup([replace(child, input=theirs.fileno())], start=self._start)
             self._group.__enter__()
+        self._child = child
 
-    def ask(self, request: object, keep_on: Callable[[], bool]) -> _Answer:
-        """Send a request and wait for its answer; EOFError or OSError: the process has ended."""
-        self._connection.send(request)
+    def _asked(self, request: object, keep_on: Callable[[], bool]) -> _Answer | None:
+        """Return the answer; None if the process had ended because it was idle."""
+        try:
+            self._connection.send(request)
+            return self._received(keep_on)
+        except (EOFError, OSError) as error:
+            end = self._end(GRACE_S)
+            if end.code != 0:
+                raise _lost(end) from error
+            return None
+        except BaseException:  # a later answer must not be that of the next call
+            self._end()
+            raise
+
+    def _received(self, keep_on: Callable[[], bool]) -> _Answer:
         while not self._connection.poll(_POLL_S):
             _check(keep_on)
             self._group.ends()
@@ -132,8 +115,9 @@ class _Running:
         answer: _Answer = self._connection.recv()
         return answer
 
-    def end(self, wait_s: float = 0) -> ChildEnd:
-        """End it; wait up to `wait_s` for it to end by itself."""
+    def _end(self, wait_s: float = 0) -> ChildEnd:
+        """End the process; wait up to `wait_s` for it to end by itself."""
+        self._child = None
         deadline = time.monotonic() + wait_s
         with self._connection:
             self._group.supervise(lambda: time.monotonic() < deadline)
@@ -157,11 +141,10 @@ def answer_calls(answer: Callable[[Any], object], idle_s: float = IDLE_S) -> Non
 
     Errors of `answer` are raised in the caller. It ends after `idle_s` seconds without a call.
     """
-    with Connection(os.dup(0)) as connection, Path(os.devnull).open("rb") as nothing:
-        os.dup2(nothing.fileno(), 0)
-        with suppress(EOFError):  # the caller has ended, or closed the connection
-            while connection.poll(idle_s):
-                connection.send(_answered(answer, connection.recv()))
+    # at the end, the caller has ended, or closed the connection
+    with Connection(take_input()) as connection, suppress(EOFError):
+        while connection.poll(idle_s):
+            connection.send(_answered(answer, connection.recv()))
 
 
 def _answered(answer: Callable[[Any], object], request: object) -> _Answer:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +25,7 @@ _MORE_MEMORY = (
 )
 
 _TAIL_LINES, _TAIL_BYTES = 30, 65_536
+_POLL_S = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +39,13 @@ class Child:
     log: Path
     """File that its standard output and error are appended to."""
     env: Mapping[str, str] = field(default_factory=dict)
+    """Variables that differ from those of what it is started or forked from."""
     input: int | None = None
     """File descriptor of its standard input; None for an empty one."""
+    output: int | None = None
+    """File descriptor of its standard output and error; None for the log."""
+    folder: str | None = None
+    """Working folder; None for that of what it is started or forked from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,13 +102,10 @@ class Process(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """Process id, as of the last call of `poll` or `wait`; None if not known yet."""
+        """Process id, as of the last call of `poll`; None if not known yet."""
 
     def poll(self) -> int | None:
         """Return the exit code; None while it runs."""
-
-    def wait(self) -> int:
-        """Wait for its end; return the exit code."""
 
     def send_signal(self, sig: signal.Signals) -> None:
         """Signal the process, if it runs."""
@@ -108,30 +114,52 @@ class Process(Protocol):
         """Signal the process and its descendants that did not leave its group."""
 
 
-class _Program(subprocess.Popen[bytes]):
+class Program(subprocess.Popen[bytes]):
+    """A `Process` that is its own program."""
+
     def signal_group(self, sig: signal.Signals) -> None:
+        """Signal the process and its descendants that did not leave its group."""
         signal_group(self.pid, sig)
 
 
-def start_program(child: Child) -> Process:
-    """Start a child as its own program, as the leader of a process group."""
+def start_program(child: Child, base: Mapping[str, str] | None = None) -> Program:
+    """Start a child as its own program, as the leader of a session.
+
+    `base` is the environment to which the child's is added, by default this process's. A thread
+    starts the child and waits for its end: the kernel ends it with that thread, if it asks to die
+    with its parent, and it leaves no zombie.
+    """
     child.log.parent.mkdir(parents=True, exist_ok=True)
+    started: Future[Program] = Future()
     with child.log.open("ab") as log:
-        return _Program(
+        start = partial(
+            Program,
             child.command,
             stdin=subprocess.DEVNULL if child.input is None else child.input,
-            stdout=log,
+            stdout=log if child.output is None else child.output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **child.env},
+            env={**(os.environ if base is None else base), **child.env},
+            cwd=child.folder,
             start_new_session=True,
         )
+        threading.Thread(target=_hold, args=(start, started), daemon=True).start()
+        return started.result()
+
+
+def _hold(start: Callable[[], Program], started: Future[Program]) -> None:
+    try:
+        process = start()
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        started.set_exception(error)
+        return
+    started.set_result(process)
+    process.wait()
 
 
 class ChildGroup:
     """Starts children, watches them, and ends all if one fails. A context manager.
 
-    Each child leads a process group, so that its own children end with it. The thread that starts
-    them must outlive them, since the kernel ties their lives to that thread.
+    Each child leads a process group, so that its own children end with it.
 
     Args:
         children: Children to start.
@@ -222,13 +250,14 @@ class ChildGroup:
             process.signal_group(signal.SIGTERM)
         deadline = time.monotonic() + self._grace_s
         while self._running and time.monotonic() < deadline:
-            time.sleep(0.02)
+            time.sleep(_POLL_S)
             self.ends()
         for process in self._running.values():
             process.signal_group(signal.SIGKILL)
-        for process in list(self._running.values()):
-            process.wait()
-        return self.ends()
+        while self._running:
+            time.sleep(_POLL_S)
+            self.ends()
+        return tuple(self._ends.values())
 
 
 def signal_group(pid: int, sig: signal.Signals) -> None:
@@ -245,27 +274,20 @@ def num_memory_kills(
     0 if the kernel does not report it. `groups` is the file with the control groups of the
     process, `mount` the folder in which they are mounted.
     """
+    kills = [0]
+    for line in _lines(groups):
+        _, controllers, path = line.split(":", 2)
+        is_old = "memory" in controllers.split(",")
+        if is_old or not controllers:
+            folder = (mount / "memory" if is_old else mount) / path.lstrip("/")
+            file = folder / ("memory.oom_control" if is_old else "memory.events")
+            counts = dict(each.split(maxsplit=1) for each in _lines(file) if " " in each)
+            kills.append(int(counts.get("oom_kill", 0)))
+    return max(kills)
+
+
+def _lines(file: Path) -> list[str]:
     try:
-        lines = groups.read_text().splitlines()
+        return file.read_text().splitlines()
     except OSError:
-        return 0
-    files = [_events_file(line, mount) for line in lines]
-    return max((_oom_kills(file) for file in files if file is not None), default=0)
-
-
-def _events_file(line: str, mount: Path) -> Path | None:
-    _, controllers, path = line.split(":", 2)
-    if not controllers:
-        return mount / path.lstrip("/") / "memory.events"
-    if "memory" in controllers.split(","):
-        return mount / "memory" / path.lstrip("/") / "memory.oom_control"
-    return None
-
-
-def _oom_kills(file: Path) -> int:
-    try:
-        lines = file.read_text().splitlines()
-    except OSError:
-        return 0
-    counts = dict(line.split(maxsplit=1) for line in lines if " " in line)
-    return int(counts.get("oom_kill", 0))
+        return []

@@ -1,4 +1,4 @@
-"""Processes of this machine: identity, death with a parent, detached start, orderly end."""
+"""Processes of this machine: identity, death with a parent, orderly end."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ import os
 import resource
 import signal
 import socket
-import subprocess
-import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 from pydantic import BaseModel, ConfigDict
@@ -50,7 +47,7 @@ class ProcessIdentity(BaseModel):
     def of(cls, pid: int | None = None) -> ProcessIdentity:
         """Return the identity of a living process of this machine (default: this one)."""
         pid = os.getpid() if pid is None else pid
-        return cls(host=socket.gethostname(), pid=pid, started_s=_process_state(pid).started_s)
+        return cls(host=socket.gethostname(), pid=pid, started_s=_process_state(pid)[0])
 
     @property
     def is_here(self) -> bool:
@@ -61,19 +58,14 @@ class ProcessIdentity(BaseModel):
     def is_alive(self) -> bool:
         """Whether exactly this process (not a later one with its pid) still runs here."""
         try:
-            found = _process_state(self.pid)
+            started_s, has_ended = _process_state(self.pid)
         except ProcessLookupError:
             return False
-        return found.started_s == self.started_s and not found.has_ended
+        return started_s == self.started_s and not has_ended
 
 
-class _ProcessState(NamedTuple):
-    started_s: float
-    has_ended: bool
-
-
-def _process_state(pid: int) -> _ProcessState:
-    """Read the kernel's state of a process (`proc_pid_stat(5)`).
+def _process_state(pid: int) -> tuple[float, bool]:
+    """Return when a process has started, and whether it has ended (`proc_pid_stat(5)`).
 
     psutil gives the start as a time of day, which moves when the clock is set.
 
@@ -85,7 +77,7 @@ def _process_state(pid: int) -> _ProcessState:
     except FileNotFoundError as error:
         raise ProcessLookupError(f"There is no process {pid}") from error
     state, *fields = text.rpartition(")")[2].split()  # the program's name may hold spaces
-    return _ProcessState(int(fields[18]) / os.sysconf("SC_CLK_TCK"), state in "ZX")
+    return int(fields[18]) / os.sysconf("SC_CLK_TCK"), state in "ZX"
 
 
 def die_with_parent(sig: signal.Signals = signal.SIGKILL) -> None:
@@ -138,42 +130,21 @@ def set_name(name: str) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
-def spawn_detached(
-    command: Sequence[str], log_file: Path, env: Mapping[str, str] | None = None
-) -> ProcessIdentity:
-    """Start a process that outlives the caller: own session, no terminal, output to a file.
-
-    Standard output and error are appended to `log_file`; `env` is the whole environment, by default
-    the caller's.
-    """
-    with log_file.open("ab") as log:
-        child = subprocess.Popen(
-            list(command),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env=dict(env) if env is not None else None,
-            close_fds=True,
-        )
-    identity = ProcessIdentity.of(child.pid)
-    # the caller never waits for it; without a wait it would stay as a zombie if it ends first
-    threading.Thread(target=child.wait, name=f"wait-{child.pid}", daemon=True).start()
-    return identity
-
-
-def holds_gpu(files: Iterable[str]) -> bool:
-    """Whether a process with these open files has begun to use a GPU."""
-    return any(file.startswith(_GPUS) for file in files)
-
-
-def open_files() -> list[str]:
-    """Return the open files of this process, as the kernel names them."""
-    found = []
-    for entry in Path("/proc/self/fd").iterdir():
+def holds_gpu(files: Path = Path("/proc/self/fd")) -> bool:
+    """Whether this process has begun to use a GPU; `files` is the folder of its open files."""
+    for entry in files.iterdir():
         with suppress(FileNotFoundError):  # that of the listing itself
-            found.append(str(entry.readlink()))
-    return found
+            if str(entry.readlink()).startswith(_GPUS):
+                return True
+    return False
+
+
+def take_input() -> int:
+    """Return a duplicate of standard input, which is empty from now on."""
+    taken = os.dup(0)
+    with Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    return taken
 
 
 def end_quickly() -> None:

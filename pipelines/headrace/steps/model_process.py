@@ -1,20 +1,18 @@
 """Processes of a node that run a model; all are forked from one with the imports that they need.
 
-The server is `python -m headrace.steps.model_process FD`. It names modules of higher layers as
-texts, as `headrace.steps.run` does.
+It names modules of higher layers as texts, as `headrace.steps.run` does.
 """
 
 from __future__ import annotations
 
-import gc
 import importlib
-import socket
 import sys
+from functools import cache
 from types import ModuleType
 
 from headrace.processes.children import Child, Process
-from headrace.processes.fork_server import ForkServers, forked
-from headrace.processes.identity import CPUS, MEMORY, die_with_parent, tell_children
+from headrace.processes.fork_server import ForkServers
+from headrace.processes.identity import CPUS, MEMORY, tell_children
 from headrace.processes.working_folder import python_module as python_module
 from headrace.recipe.site import Role
 
@@ -74,25 +72,11 @@ class _ScipySignal(ModuleType):
             del sys.modules[self.__name__]
 
 
+@cache
 def load() -> None:
-    """Import what the processes need; garbage collection would take a quarter of the time."""
+    """Import what the processes need, once: in their server, or in its zygote."""
     stand_in = _ScipySignal("scipy.signal")
     sys.modules[stand_in.__name__] = stand_in
-    gc.disable()
     for module in _IMPORTED:
         importlib.import_module(module)
-    gc.enable()
     stand_in.leave()
-
-
-def main(arguments: list[str]) -> int:
-    """Run the server, after `load`, and each process forked from it."""
-    _, _, _, _, *sys.argv = forked(socket.socket(fileno=int(arguments[0]))).command
-    code: int = importlib.import_module(sys.argv[0]).main(sys.argv[1:])
-    return code
-
-
-if __name__ == "__main__":
-    die_with_parent()
-    load()
-    sys.exit(main(sys.argv[1:]))

@@ -14,7 +14,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from headrace.files.atomic import is_there, read_record, write_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.files.machine import storage_error
 from headrace.informing import inform
-from headrace.processes.identity import begin_child
+from headrace.processes.identity import begin_child, end_quickly
 from headrace.states import FailureClass, StepState
 from headrace.steps.context import StepContext, resolved
 from headrace.steps.mailbox import Failure, StepResult, StepSpec, StepStatus
@@ -230,6 +230,14 @@ class Reporter:
     def _run(self) -> None:
         while not self._stop.wait(self._interval_s):
             self.update(StepState.RUNNING)
+
+
+@cache
+def load() -> None:
+    """Import what drivers need, once, in the process that they are forked from."""
+    end_quickly()
+    for module in MODULES.values():
+        importlib.import_module(module)
 
 
 def main(arguments: list[str]) -> int:

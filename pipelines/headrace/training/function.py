@@ -174,7 +174,7 @@ def _child(launch: NodeLaunch, recipe: Recipe, target: str, role: Role) -> Child
     node = NodeReady(launch=launch, dataset="", fingerprint="")  # staged when it asks for it
     return Child(
         name="function",
-        command=python_module(_PROCESS, "call"),
+        command=python_module(_PROCESS),
         log=StepFolder(Path(launch.step_folder)).logs / "function.log",
         env={
             **model_environment(role),

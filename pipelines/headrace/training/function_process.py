@@ -1,18 +1,16 @@
-"""Process that calls the user's function: `python -m headrace.training.function_process FD`.
+"""Process that calls the user's function, forked for each call from one with its module.
 
-It imports the function's module and is forked for each call. So the modules are loaded once, and
-calls cannot change them for each other. PyTorch is imported only if the user's module does so.
+So the modules are loaded once, and calls cannot change them for each other. PyTorch is imported
+only if the user's module does so.
 """
 
 from __future__ import annotations
 
 import atexit
 import faulthandler
-import gc
 import numbers
 import os
 import resource
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -24,8 +22,7 @@ from headrace.data.instantiate import Allowed, instantiate, resolve
 from headrace.errors import HeadraceError, RecipeError, UserCodeError, UserError
 from headrace.files.layout import RunFolder
 from headrace.processes.call_server import answer_calls
-from headrace.processes.fork_server import forked
-from headrace.processes.identity import begin_child, die_with_parent
+from headrace.processes.identity import begin_child
 from headrace.recipe.base import Target
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
@@ -137,23 +134,18 @@ def _gpu_memory_bytes() -> int | None:
     )
 
 
-def _preload(folder: Path) -> None:
+def load() -> None:
     """Import what the function of a run needs; errors are raised again by the call."""
     with suppress(HeadraceError):
-        recipe, site = resolved(RunFolder(folder))
+        recipe, site = resolved(RunFolder(Path(os.environ[PRELOAD].rpartition(":")[0])))
         allowed = Allowed.of(recipe, site)
         for use in uses(_KEY, _target(recipe).as_config()):
             resolve(use, allowed)
 
 
 def main(arguments: list[str]) -> int:
-    """Entry point of the server, and of each process forked from it."""
-    if arguments != ["call"]:  # else what was imported has begun to use a GPU
-        die_with_parent()
-        gc.disable()  # what is imported stays
-        _preload(Path(os.environ[PRELOAD].rpartition(":")[0]))
-        gc.enable()
-        forked(socket.socket(fileno=int(arguments[0])))
+    """Answer calls of `headrace.training.function`."""
+    del arguments
     begin_child()
     faulthandler.enable()
     answer_calls(answer)

@@ -29,9 +29,7 @@ _BY_NAME = (
 _BY_COMMAND = (
     ("headrace.cli.app", "command"),
     ("headrace.clusters.host", "host"),
-    ("headrace.clusters.local_cluster", "server"),
-    ("headrace.steps.driver_process", "server"),
-    ("headrace.steps.model_process", "server"),
+    ("headrace.processes.forking", "server"),
     ("multiprocessing.resource_tracker", "tracker"),
     ("dask worker", "worker"),
     ("multiprocessing.spawn", "worker"),

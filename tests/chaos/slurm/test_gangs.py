@@ -99,7 +99,7 @@ def test_host_ranks_worker_driver_slurms_daemons_and_nodes_go_away_one_after_the
         paced.kill_worker()
         yield from paced.begun_anew()
         yield from paced.held_at(24)
-        paced.kill_one("headrace.steps.driver_process")
+        paced.kill_one("headrace.steps.run")
         yield from paced.begun_anew()
         yield from paced.held_at(30)
         slurm.daemons.kill("slurmctld")

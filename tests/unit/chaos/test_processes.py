@@ -13,6 +13,8 @@ from chaos.campaign.processes import Processes, describe, role_of, shared_memory
 from support.sleepers import sleeper
 from support.waiting import wait_until
 
+SERVER = "python -u -m headrace.processes.forking 30 "
+
 
 @pytest.mark.parametrize(
     ("name", "command", "role"),
@@ -20,13 +22,13 @@ from support.waiting import wait_until
         ("python", "python -c from headrace.cli.app import main", "command"),
         ("python", "python -m headrace.clusters.host /l/1 --detach", "host"),
         ("guard", "python -m headrace.clusters.host /l/1", "guard"),
-        ("driver 1", "python -u -m headrace.steps.driver_process 7", "driver"),
-        ("python", "python -u -m headrace.steps.driver_process 7", "server"),
-        ("python", "python -u -m headrace.steps.model_process 16", "server"),
-        ("rank 1", "python -u -m headrace.steps.model_process 16", "rank"),
-        ("predictor", "python -u -m headrace.steps.model_process 16", "predictor"),
-        ("python", "python -u -m headrace.clusters.local_cluster 8", "server"),
-        ("worker node-0", "python -u -m headrace.clusters.local_cluster 8", "worker"),
+        ("driver 1", f"{SERVER} headrace.steps.run", "driver"),
+        ("run", f"{SERVER} headrace.steps.run", "server"),
+        ("python", f"{SERVER} headrace.steps.model_process", "server"),
+        ("rank 1", f"{SERVER} headrace.steps.model_process", "rank"),
+        ("predictor", f"{SERVER} headrace.steps.model_process", "predictor"),
+        ("local_cluster", f"{SERVER} headrace.clusters.local_cluster", "server"),
+        ("worker node-0", f"{SERVER} headrace.clusters.local_cluster", "worker"),
         ("dask worker [tc", "dask worker [tcp://127.0.0.1:1]", "worker"),
         ("python", "python -c from multiprocessing.spawn import spawn_main", "worker"),
         ("python", "python -c from multiprocessing.resource_tracker import main", "tracker"),

@@ -22,8 +22,10 @@ from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
 from headrace.files.lines import append_line
 from headrace.ledger.ledger import open_ledger
 from headrace.processes import zygote
+from headrace.processes.children import Child
 from headrace.processes.identity import ProcessIdentity
-from headrace.processes.zygote import KEEP_WARM, Fork, fork
+from headrace.processes.working_folder import python_module
+from headrace.processes.zygote import KEEP_WARM, fork
 from headrace.recipe.site import Role
 from headrace.runs.runs import Run
 from headrace.states import EndedJob, LeaseState, StepState
@@ -107,10 +109,9 @@ def test_what_is_kept_imported_is_told_and_ended(
         "No open leases; --all lists ended ones, too."
     ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), KEEP_WARM: "60"}
-    module = "support.zygote_code"
-    order = Fork(module=module, arguments=("tell",), environment=environment)
-    with open(os.devnull, "r+b") as nothing:
-        assert fork([module], order, (nothing.fileno(), nothing.fileno()), wait=True)
+    module, log = "support.zygote_code", Path(os.devnull)
+    command = python_module(module, "show")
+    assert fork([module], Child(name="fork", command=command, log=log, env=environment), wait=True)
     told = headrace("lease", "list").stdout
     assert "Imported for the next ones:" in told
     assert "MB; `headrace lease close --kept`" in told

@@ -19,6 +19,7 @@ from headrace.clusters.local import mark, marked
 from headrace.errors import LeaseError
 from headrace.files.layout import LeaseFolder
 from headrace.processes import zygote
+from headrace.processes.children import Child
 from headrace.recipe.site import Role
 from support.leases import lease_spec
 from support.waiting import wait_until
@@ -77,10 +78,10 @@ def test_processes_are_kept_for_leases_of_this_machine_alone(
     """Not for hosts of other backends, whose jobs inherit their environment."""
     asked: list[str] = []
 
-    def fork(_modules: object, fork: zygote.Fork, *_: object, **__: object) -> bool:
-        asked.append(fork.environment[zygote.KEEP_WARM])
+    def fork(_modules: object, host: Child, **_: object) -> SimpleNamespace:
+        asked.append(host.env[zygote.KEEP_WARM])
         folder.closed.touch()
-        return True
+        return SimpleNamespace()
 
     monkeypatch.setattr(zygote, "fork", fork)
     folder.path.mkdir()

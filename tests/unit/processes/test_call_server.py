@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -21,14 +22,14 @@ from headrace.processes import children
 from headrace.processes.call_server import CallServer
 from headrace.processes.children import Child, start_program
 from headrace.processes.fork_server import ForkServers
+from headrace.processes.working_folder import python_module
 from support.waiting import wait_until
 
 TESTS = str(Path(__file__).parents[2])
+MODULE = "support.forked_code"
 ANSWERS = """
 import os, time
-from headrace.processes.identity import die_with_parent
 from headrace.processes.call_server import answer_calls
-die_with_parent()
 answer_calls(lambda code: eval(code, globals()), float(os.environ.get("WAIT_S", "60")))
 """
 
@@ -36,7 +37,6 @@ answer_calls(lambda code: eval(code, globals()), float(os.environ.get("WAIT_S", 
 @pytest.fixture(autouse=True)
 def _surroundings(monkeypatch, no_leftover_processes):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([TESTS, *sys.path]))
-    monkeypatch.setenv("IDLE_S", "0.2")
 
 
 @pytest.fixture(params=["program", "forked"])
@@ -44,7 +44,7 @@ def kept(request):
     if request.param == "program":
         made = CallServer(start_program)
     else:
-        made = CallServer(ForkServers("support.forked_code", frozenset({"WAIT_S"})).start)
+        made = CallServer(ForkServers(MODULE, frozenset({"WAIT_S"}), idle_s=0.2).start)
     yield made
     made.end()
 
@@ -52,7 +52,7 @@ def kept(request):
 def child(folder: Path, name: str = "one", **env: str) -> Child:
     return Child(
         name=name,
-        command=(sys.executable, "-c", ANSWERS),
+        command=python_module(MODULE, ANSWERS),
         log=folder / "logs" / f"{name}.log",
         env=env,
     )
@@ -67,6 +67,13 @@ def test_one_process_answers_call_after_call(tmp_path, kept):
     assert first != os.getpid()
     assert kept.call(child(tmp_path), "os.getpid()", go_on) == first
     assert kept.call(child(tmp_path), "input", go_on) is input
+
+
+def test_the_process_outlives_the_thread_that_called_first(tmp_path, kept):
+    """The kernel ties a process that dies with its parent to the thread that started it."""
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(kept.call, child(tmp_path), "os.getpid()", go_on).result()
+    assert kept.call(child(tmp_path), "os.getpid()", go_on) == first
 
 
 def test_another_child_takes_its_place(tmp_path, kept):
@@ -142,6 +149,15 @@ def test_a_call_that_nobody_waits_for_ends_with_its_process(tmp_path, kept):
     with pytest.raises(StepCancelledError):
         kept.call(child(tmp_path), code, lambda: not (pids.exists() and pids.read_text()))
     assert not psutil.pid_exists(int(pids.read_text()))
+
+
+def test_an_interrupted_call_leaves_no_answer_for_the_next(tmp_path, kept):
+    def interrupt() -> bool:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        kept.call(child(tmp_path), "time.sleep(2)", interrupt)
+    assert kept.call(child(tmp_path), "1 + 1", go_on) == 2
 
 
 def test_what_a_dead_process_has_started_does_not_keep_its_caller_waiting(tmp_path, kept):

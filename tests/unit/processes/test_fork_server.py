@@ -16,6 +16,7 @@ import pytest
 from headrace.processes.children import Child, ChildGroup
 from headrace.processes.fork_server import ForkServers
 from headrace.processes.identity import holds_gpu
+from headrace.processes.working_folder import python_module
 from support.waiting import wait_until
 
 TESTS = str(Path(__file__).parents[1])
@@ -27,16 +28,15 @@ SLEEP = "import time; time.sleep(600)"
 @pytest.fixture(autouse=True)
 def _surroundings(monkeypatch, no_leftover_processes):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([TESTS, *sys.path]))
-    monkeypatch.setenv("IDLE_S", "1")
 
 
 @pytest.fixture
 def servers() -> ForkServers:
-    return ForkServers(MODULE, frozenset({"WORD"}))
+    return ForkServers(MODULE, frozenset({"WORD"}), idle_s=1)
 
 
 def child(folder: Path, code: str, name: str = "one", **env: str) -> Child:
-    program = (sys.executable, "-c", code)
+    program = python_module(MODULE, code)
     return Child(name=name, command=program, log=folder / "logs" / f"{name}.log", env=env)
 
 
@@ -57,9 +57,9 @@ def test_children_and_later_groups_share_one_server(tmp_path, servers):
     assert (first[2], second[2], later[2]) == ("x", "y", "None")
 
 
-def test_a_server_that_was_warmed_up_is_there_for_the_first_child(tmp_path, servers, monkeypatch):
+def test_a_server_that_was_warmed_up_is_there_for_the_first_child(tmp_path, monkeypatch):
     """Not for one whose environment differs: a library may have read a variable at its import."""
-    monkeypatch.setenv("IDLE_S", "60")
+    servers = ForkServers(MODULE, frozenset({"WORD"}), idle_s=60)
     monkeypatch.setenv("WORD", "of a rank")  # may vary
     before = set(psutil.Process().children())
     servers.warm_up()
@@ -93,13 +93,23 @@ def test_another_environment_gets_a_server_that_was_started_with_it(tmp_path, se
     assert first[1] != second[1]
 
 
-def test_a_server_without_work_ends_and_is_replaced(tmp_path, servers, monkeypatch):
-    monkeypatch.setenv("IDLE_S", "0.05")
+def test_a_server_without_work_ends_and_is_replaced(tmp_path):
+    servers = ForkServers(MODULE, frozenset(), idle_s=0.05)
     (first,) = told(servers, child(tmp_path, TELL, "a"))
     server = int(first[1])
     wait_until(lambda: not psutil.pid_exists(server), 90, "the server to end")
     (second,) = told(servers, child(tmp_path, TELL, "b"))
     assert second[1] != first[1]
+
+
+def test_a_server_sees_the_ends_of_its_forks_where_its_parent_ignores_them(tmp_path, servers):
+    """Programs inherit which signals are ignored."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        first, second = (told(servers, child(tmp_path, TELL, name))[0] for name in "ab")
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert first[1] == second[1]
 
 
 def test_a_killed_server_is_the_end_of_its_children(tmp_path, servers):
@@ -146,13 +156,27 @@ def test_a_child_has_the_name_that_it_was_given(tmp_path, servers):
     assert told(servers, child(tmp_path, code, "rank 3")) == [["rank", "3"]]
 
 
+def test_code_that_reads_the_command_line_sees_that_of_its_child(tmp_path, servers):
+    """As loggers do, and parsers of arguments; not that of the server."""
+    one = child(tmp_path, "import sys; print(sys.argv[0], len(sys.argv))")
+    assert told(servers, one) == [[MODULE, "2"]]
+
+
+def test_children_draw_different_numbers(tmp_path, servers):
+    """What was imported holds the state of numpy's generator."""
+    code = "import numpy; print(numpy.random.random())"
+    drawn = told(servers, *(child(tmp_path, code, name, IMPORT_NUMPY="1") for name in "ab"))
+    assert drawn[0] != drawn[1]
+
+
 def test_children_die_with_a_killed_parent(tmp_path):
     log = tmp_path / "logs" / "one.log"
     code = f"import os; print(os.getpid(), flush=True); {SLEEP}"
     parent = (
         "from pathlib import Path; from headrace.processes.children import *\n"
         "from headrace.processes.fork_server import *\n"
-        f"c = Child(name='one', command=({code!r},), log=Path({str(log)!r}))\n"
+        f"command = python_module({MODULE!r}, {code!r})\n"
+        f"c = Child(name='one', command=command, log=Path({str(log)!r}))\n"
         f"servers = ForkServers({MODULE!r}, frozenset())\n"
         "with ChildGroup([c], start=servers.start) as group: group.supervise(lambda: True)\n"
     )
@@ -163,8 +187,18 @@ def test_children_die_with_a_killed_parent(tmp_path):
     wait_until(lambda: not psutil.pid_exists(pid), 90, "the child to end")
 
 
-def test_a_server_that_has_opened_a_gpu_does_not_fork_for_good():
+@pytest.mark.parametrize(
+    ("opened", "is_held"),
+    [("/dev/nvidia0", True), ("/dev/kfd", True), ("socket:[1]", False), ("/x/dev/nvidia", False)],
+)
+def test_a_gpu_is_held_by_what_has_opened_it(tmp_path, opened, is_held):
+    (tmp_path / "0").symlink_to(os.devnull)
+    (tmp_path / "1").symlink_to(opened)
+    assert holds_gpu(tmp_path) is is_held
+
+
+def test_a_server_that_has_opened_a_gpu_does_not_fork_for_good(tmp_path, servers):
     """What CUDA has begun does not survive a fork: the child becomes the program instead."""
-    assert holds_gpu(["/dev/null", "/dev/nvidia0"])
-    assert holds_gpu(["/dev/kfd"])
-    assert not holds_gpu(["/dev/null", "socket:[1]", "/data/dev/nvidia"])
+    show = "print(open('/proc/self/cmdline').read().split(chr(0))[4], os.environ['WORD'])"
+    one = child(tmp_path, f"import os; {show}", WORD="one", IMPORT_TAKES_GPU="1")
+    assert told(servers, one) == [[MODULE, "one"]]
