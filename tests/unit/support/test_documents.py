@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.documents import Reader, blocks
+from support.documents import Reader, blocks, first_missing
 
 PAGE = """
 Text, and a block that nobody runs:
@@ -69,3 +69,22 @@ def test_a_wrong_page_is_complained_about(right, wrong, complaint, page):
     assert right in PAGE
     with pytest.raises(AssertionError, match=complaint):
         follow(page, PAGE.replace(right, wrong))
+
+
+@pytest.mark.parametrize(
+    ("lines", "output", "missing"),
+    [
+        (["a  b", "c"], "x a b\ny\nc\n", None),
+        (["a b"], "a    b", None),
+        (["a b"], "ab", "a b"),
+        (["a", "b"], "b\na\n", "b"),
+        (["a … d"], "a b\nc d", None),
+        (["a…d"], "ad", None),
+        (["a … d", "e"], "a  d\ne d", None),
+        (["a … d"], "a d", "a … d"),  # two gaps, of which there is one
+        (["(1+1) …", "[x]"], "(1+1) is\n[x]", None),
+        ([*["… 1 … 2 … 3 …"] * 8, "end"], "0 1 2 3 4\n" * 3000, "end"),  # without going back
+    ],
+)
+def test_lines_come_in_order(lines, output, missing):
+    assert first_missing(lines, output) == missing
