@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 import time
 import urllib.request
@@ -14,6 +15,8 @@ import psutil
 import pytest
 import slurm_dev
 import yaml
+from slurm_dev_daemons import Daemons
+from slurm_dev_files import Shape
 
 from headrace.batch.slurm_queues import parse_limit
 from headrace.clusters import lease_client
@@ -25,6 +28,7 @@ from headrace.files.layout import SiteFolder
 from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord
+from headrace.processes.identity import die_with_parent
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
 from headrace.recipe.site import Role
 from headrace.runs.costs import run_cost
@@ -293,3 +297,19 @@ def _attempts(run: Run, step: str) -> list[AttemptRecord]:
 def _write(path: Path, content: dict[str, Any]) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(yaml.safe_dump(content))
+
+
+@pytest.mark.skipif(bool(slurm_dev.why_not()), reason=slurm_dev.why_not() or "it can run")
+def test_its_database_leaves_those_of_others_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    table_of_another = tmp_path / "#sql-temptable-1-1-1.MAD"
+    table_of_another.touch()
+    with tempfile.TemporaryDirectory(prefix="headrace-db-", dir="/tmp") as folder:
+        daemons = Daemons(Path(folder), before=lambda: die_with_parent(signal.SIGKILL))
+        try:
+            slurm_dev._start_database(Shape(folder=Path(folder), host="localhost", port=0), daemons)
+        finally:
+            daemons.stop()
+    assert table_of_another.exists()
