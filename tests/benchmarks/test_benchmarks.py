@@ -64,6 +64,7 @@ def check_rows(table: BenchTable, names: set[str]) -> None:
         assert table.yardstick(kind) is not None
 
 
+@pytest.mark.nightly
 def test_reading_with_all_peers(tmp_path):
     ticks: list[str] = []
     tables = bench_read(small(tmp_path, peers=all_peers()), ticks.append)
@@ -80,12 +81,14 @@ def test_reading_with_all_peers(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.nightly
 def test_reading_jpeg_images(tmp_path):
     (table,) = bench_decode(small(tmp_path, total_bytes=4 * 2**20), lambda _: None)
     check_rows(table, {"limit", "headrace", "DataLoader over files"})
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("codec", "size"), [("blosc", 300), ("zstd", 12_000)])
 def test_reading_compressed_arrays(tmp_path, codec, size):
     options = small(tmp_path, sizes=(size,), total_bytes=2**19)
@@ -94,6 +97,7 @@ def test_reading_compressed_arrays(tmp_path, codec, size):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.nightly
 def test_packing_with_all_peers(tmp_path):
     options = small(tmp_path, sizes=(3072,), total_bytes=2**19, peers=all_peers())
     (table,) = bench_pack(options, lambda _: None)
@@ -103,6 +107,7 @@ def test_packing_with_all_peers(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("form", ["parquet", "csv"])
 def test_packing_a_table(tmp_path, form):
     (table,) = bench_table(small(tmp_path, total_bytes=2**17), form, lambda _: None)
@@ -119,6 +124,7 @@ def test_staging(tmp_path):
     assert [*source.iterdir(), *target.iterdir()] == []
 
 
+@pytest.mark.nightly
 def test_packing_staging_and_uploads_with_s3(tmp_path):
     tables = bench_s3(WORK, small(tmp_path, sizes=(3072,), total_bytes=2**18), lambda _: None)
     for table in tables:
@@ -146,6 +152,7 @@ def test_the_command_tells_figures_machine_and_load(tmp_path, as_json):
             assert word in done.stdout
 
 
+@pytest.mark.nightly
 def test_training_with_and_without_headrace(tmp_path, no_leftover_processes):
     options = TrainOptions(ranks=1, batch_size=4, side=8, steps=4, rounds=1, folder=tmp_path)
     tables = bench_train(options, lambda _: None)
@@ -164,6 +171,7 @@ def test_a_training_too_short_to_be_measured_is_refused(tmp_path):
         bench_train(TrainOptions(steps=3, folder=tmp_path), lambda _: None)
 
 
+@pytest.mark.nightly
 def test_the_ledger_is_timed_with_each_table(
     headrace_home: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -174,6 +182,7 @@ def test_the_ledger_is_timed_with_each_table(
     assert min(told["seconds"].values()) > 0
 
 
+@pytest.mark.nightly
 def test_growth_packs_all_samples_of_each_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     growth(samples="20000", folder=tmp_path)
     rows = json.loads(capsys.readouterr().out)["rows"]
@@ -187,6 +196,7 @@ def test_growth_packs_all_samples_of_each_kind(tmp_path: Path, capsys: pytest.Ca
         growth(kinds="files,tables")
 
 
+@pytest.mark.nightly
 def test_all_is_asked_and_nothing_is_left(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -204,6 +214,7 @@ def test_all_is_asked_and_nothing_is_left(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.nightly
 def test_leases_on_paper_live_as_long_as_their_heartbeats(
     headrace_home: Path, no_leftover_processes: None
 ) -> None:
@@ -221,7 +232,7 @@ def test_leases_on_paper_live_as_long_as_their_heartbeats(
     assert len(open_ledger().runs(states=(StepState.RUNNING,))) == 3
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_trials_are_counted_and_a_missing_peer_is_named() -> None:
     answer = json.loads(headrace("bench", "suite", "--trials", "4", "--json").stdout)
     assert (answer["trials"], answer["workers"]) == (4, 2)
@@ -246,6 +257,7 @@ def test_predictions_are_summed_up_by_how_many_runs_were_known() -> None:
     assert in_words(found[:1], "none", (0,)) == "with none known: no predictions"
 
 
+@pytest.mark.nightly
 def test_what_runs_were_expected_to_take_is_told_beside_what_they_took() -> None:
     words = ("foresight", "--epochs", "1,2", "--suites", "0", "--json")
     first, second = json.loads(headrace("bench", *words).stdout)["runs"]
@@ -325,7 +337,7 @@ def recipe(headrace_home: Path) -> Path:
     return file
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_recipe_is_trained_and_measured(
     recipe: Path, capsys: pytest.CaptureFixture[str], no_leftover_processes: None
 ) -> None:

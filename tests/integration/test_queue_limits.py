@@ -30,6 +30,7 @@ MOST, MOST_QUEUED = 14, 8
 LOST = 13
 
 
+@pytest.mark.nightly
 def test_a_hundred_jobs_asked_for_at_once(slurm: DevSlurm, tmp_path: Path):
     """pains 16, 17: within the limits at every moment, and no duplicate of a lost answer."""
     leases = tmp_path / "leases"

@@ -257,6 +257,7 @@ _NUM_TRIGGERS = 9
 _CONF = {"recipe": "digits", "site": NARROW_SITE, "overrides": ["dataset.name=twins"]}
 
 
+@pytest.mark.nightly
 def test_triggers_at_once_all_end_well_pack_once_and_leave_nothing(
     airflow_service: AirflowService,
 ):

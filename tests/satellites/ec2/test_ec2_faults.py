@@ -200,7 +200,7 @@ def test_throttling_is_waited_for(ec2_sim: Ec2Sim, job: Jobs):
     assert len(ec2_sim.requests) == 4  # botocore has tried again, with pauses
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_storm_of_throttling_at_two_hundred_nodes(
     ec2_sim: Ec2Sim, job: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -1,4 +1,4 @@
-""""""
+"""What the chaos campaign compares, looks for and draws."""
 
 from __future__ import annotations
 
