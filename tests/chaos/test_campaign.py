@@ -27,8 +27,8 @@ RUNS = int(os.environ.get("HEADRACE_CHAOS_RUNS", "0"))
 TRIAL = os.environ.get("HEADRACE_CHAOS_TRIAL")
 """Number of the only trial; None: all."""
 
-DISTURBED_ELSEWHERE = {"rank", "worker", "predictor"}
-"""What is killed in `slurm/test_gangs.py` and in `integration/test_stage_and_evaluate.py`."""
+DISTURBED_ELSEWHERE = {"command", "rank", "worker", "predictor"}
+"""Killed by `test_interrupted_commands.py`, `slurm/test_gangs.py`, `test_stage_and_evaluate.py`."""
 
 
 def first_of_each_role() -> list[int]:

@@ -26,7 +26,7 @@ _HOUR_S = 3600.0
 _FAILED: dict[str, Any] = {"state": StepState.FAILED, "cause": "out_of_memory", "usd_failed": 2.0}
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def spent(headrace_home: Path) -> None:
     """A suite with a failed attempt and idle machines, and a run on machines without a price."""
     ledger = open_ledger()
@@ -58,6 +58,7 @@ def cells(text: str) -> dict[str, list[str]]:
     return {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.strip()}
 
 
+@pytest.mark.usefixtures("spent")
 def test_a_trial_costs_what_all_its_attempts_took_and_waste_is_told():
     """pains 37."""
     text = output("run-1", "--by", "trial")
@@ -70,6 +71,7 @@ def test_a_trial_costs_what_all_its_attempts_took_and_waste_is_told():
     assert cells(output("run-1"))["trial"][0] == "3"
 
 
+@pytest.mark.usefixtures("spent")
 def test_what_has_no_price_is_named_and_never_0():
     """pains 37."""
     text = output()
@@ -81,6 +83,7 @@ def test_what_has_no_price_is_named_and_never_0():
     assert "No price" not in output("--since", "2026-11")
 
 
+@pytest.mark.usefixtures("spent")
 def test_it_is_told_by_whatever_attempts_have_in_common():
     assert cells(output("--by", "user", "--since", "2026-11"))["ann"][4] == "1.00"
     assert cells(output("--by", "cause"))["out_of_memory"][4] == "2.00"
@@ -94,6 +97,7 @@ def test_it_is_told_by_whatever_attempts_have_in_common():
     assert output("--user", "nobody") == "No costs are recorded.\n"
 
 
+@pytest.mark.usefixtures("spent")
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -117,6 +121,7 @@ def test_days_can_be_counted_back():
         first_day("2026")
 
 
+@pytest.mark.usefixtures("spent")
 def test_what_may_be_taken_this_month_is_told_with_what_is(headrace_home: Path):
     write_site(
         headrace_home,
