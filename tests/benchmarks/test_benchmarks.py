@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-import yaml
 from PIL import Image
 
 from benchmarks import paper_site
@@ -22,7 +21,6 @@ from headrace.errors import StepError, UserError
 from headrace.execution.reap import reap
 from headrace.files.layout import SiteFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.recipe.load import BUILT_IN
 from headrace.recipe.site import Role
 from headrace.states import LeaseState, StepState
 from headrace.status.lease import leases_page
@@ -39,8 +37,8 @@ from headrace_bench.report import all_peers
 from headrace_bench.s3 import WORK, bench_s3
 from headrace_bench.stage import bench_stage
 from headrace_bench.train import TrainOptions, bench_train
+from support.bad_input import make_place
 from support.command_line import headrace
-from support.training import CODE, write_blobs
 
 
 def small(folder: Path, **changes) -> BenchOptions:
@@ -315,26 +313,12 @@ def test_efficiency_is_what_a_rank_still_gives() -> None:
 
 @pytest.fixture
 def recipe(headrace_home: Path) -> Path:
-    """A recipe of blobs that are packed already, on the laptop with its code allowed."""
-    write_blobs(headrace_home / "blobs")
-    site = yaml.safe_load((BUILT_IN / "sites" / "laptop.yaml").read_text())
-    (headrace_home / "sites").mkdir()
-    (headrace_home / "sites" / "here.yaml").write_text(
-        yaml.safe_dump(site | {"name": "here", "allowed_code": [str(CODE)]})
-    )
-    file = headrace_home / "blobs.yaml"
-    content = {
-        "name": "blobs",
-        "dataset": {"name": "blobs", "path": str(headrace_home / "blobs")},
-        "code": [str(CODE)],
-        "data": {"global_batch_size": 8},
-        "model": {
-            "_target_": "blob_models.BlobModel", "notes": str(headrace_home), "pause_s": 0.02,
-        },
-        "trainer": {"accelerator": "cpu"},
-    }  # fmt: skip
-    file.write_text(yaml.safe_dump(content))
-    return file
+    """A recipe of blobs that are packed already, whose steps take 20 ms, on site `here`."""
+    place = make_place(headrace_home)
+    notes = {"notes": str(headrace_home), "pause_s": 0.02}
+    model = {"_target_": "blob_models.BlobModel", **notes}
+    place.write_recipe("blobs", name="blobs", model=model, trainer={"accelerator": "cpu"})
+    return headrace_home / "recipes" / "blobs.yaml"
 
 
 @pytest.mark.nightly

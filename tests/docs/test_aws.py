@@ -25,6 +25,7 @@ from headrace_ec2.check import policy
 from headrace_ec2.requests import offers, run_instances, tags, with_tags
 from support.command_line import headrace
 from support.ec2_sim import IMAGE, Ec2Sim
+from support.factories import job_spec
 
 ROOT = Path(__file__).parents[2]
 HOW_TO = (ROOT / "docs" / "how-to" / "run-on-ec2.md").read_text()
@@ -110,15 +111,7 @@ def test_only_looking_is_allowed_everywhere():
 def test_what_headrace_asks_for_meets_the_conditions_of_the_policy(role: str):
     options = site(*blocks(TUTORIAL)).roles[role].ec2
     assert options is not None
-    spec = JobSpec(
-        name="headrace-run-cpu-1-0123abcd",
-        command=("true",),
-        folder="/x",
-        log="/x/log",
-        nodes=1,
-        cpus_per_node=4,
-        time_limit_s=7200.0,
-    )
+    spec = job_spec(name="headrace-run-cpu-1-0123abcd", cpus_per_node=4, time_limit_s=7200.0)
     request = run_instances(spec, options, offers(options)[0], "ami-0", "#!/bin/sh")
     request = with_tags(request, tags(spec, options, (), "me@here", 0.0))
     given = {tag["Key"]: tag["Value"] for tag in request["TagSpecifications"][0]["Tags"]}

@@ -17,9 +17,16 @@ import pytest
 from PIL import Image
 
 from headrace.states import FailureClass, StepState
-from support.bad_input import HEADRACE, Place, make_place, status_of, words
-from support.frail_files import write_aborting_parquet, write_endless_hdf5
-from support.images import write_class_folders
+from support.bad_input import (
+    HEADRACE,
+    Place,
+    make_place,
+    status_of,
+    words,
+    write_aborting_parquet,
+    write_class_folders,
+    write_endless_hdf5,
+)
 from support.small_disk import small_disk
 from support.training import CODE
 
@@ -98,7 +105,7 @@ def drive_pack(place: Place, recipe: str) -> tuple[dict, str]:
     """Run a pack step by its driver; its result and what it logged."""
     code = (
         "import sys\nfrom pathlib import Path\n"
-        "from support.drive import drive\ndrive(Path(sys.argv[1]), sys.argv[2])\n"
+        "from support.bad_input import drive\ndrive(Path(sys.argv[1]), sys.argv[2])\n"
     )
     folder = place.home / "driven" / recipe
     done = subprocess.run(

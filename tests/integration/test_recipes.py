@@ -18,8 +18,7 @@ from headrace.examples.digits import export_digits
 from headrace.recipe.load import load_recipe
 from headrace.shards.dataset import ShardedDataset
 from headrace.states import StepState
-from support.bad_input import Place, make_place, words
-from support.images import write_class_folders
+from support.bad_input import Place, make_place, words, write_class_folders
 from support.shards import write_dataset
 from support.training import CODE, make_context, make_site, train_here
 

@@ -39,6 +39,7 @@ from headrace.states import FailureClass, LeaseState, StepState
 from headrace.status.lease import lease_view as view
 from headrace_foresight.lifetime import DEFAULT_S
 from support.documents import NEEDS_SLURM, Reader, blocks
+from support.factories import write_recipe, write_yaml
 from support.leases import START_TIMEOUT_S, lease_spec, opened, wait_for_state
 from support.secret_sweep import check_only_in, digest_of, files_with, told_by
 from support.slurm_dev import DevSlurm
@@ -64,17 +65,11 @@ _GANG: dict[str, Any] = {
 def home(headrace_home: Path, digits_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Recipe `held`, and site `quick`: four ranks on two nodes of Slurm."""
     monkeypatch.setenv("HEADRACE_DIGITS", str(digits_folder))
-    recipe = yaml.safe_load((BUILT_IN / "recipes" / "digits.yaml").read_text())
-    recipe["trainer"] |= {"max_epochs": 1, "checkpoint_every_steps": CHECKPOINT_EVERY}
-    model = {
-        "_target_": "held_digits.HeldDigits",
-        "folder": str(headrace_home / "held"),
-        "hold_at": HOLD_AT,
-    }
-    _write(
-        headrace_home / "recipes" / "held.yaml",
-        recipe | {"name": "held", "code": [str(CODE)], "model": model},
-    )
+    model = {"_target_": "held_digits.HeldDigits", "folder": str(headrace_home / "held")}
+    write_recipe(
+        headrace_home, "held", code=[str(CODE)], model=model | {"hold_at": HOLD_AT},
+        trainer={"max_epochs": 1, "checkpoint_every_steps": CHECKPOINT_EVERY},
+    )  # fmt: skip
     allowed = f"allowed_code: [{CODE}]\nallowed_outputs: [{headrace_home}/held]"
     allowed += "\nsecrets: {TRACKER_KEY: env:HEADRACE_TEST_TRACKER}"
     monkeypatch.setenv("HEADRACE_TEST_TRACKER", SECRETS[0])
@@ -286,17 +281,12 @@ def _changed(home: Path, **changes: Any) -> str:
     """Site `quick` whose first role is asked for otherwise."""
     site = yaml.safe_load((home / "sites" / "quick.yaml").read_text())
     site["roles"]["cpu"] |= changes
-    _write(home / "sites" / "changed.yaml", site | {"name": "changed"})
+    write_yaml(home / "sites" / "changed.yaml", site | {"name": "changed"})
     return "changed"
 
 
 def _attempts(run: Run, step: str) -> list[AttemptRecord]:
     return [each for each in open_ledger().attempts(run.run_id) if each.step == step]
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(yaml.safe_dump(content))
 
 
 @pytest.mark.skipif(bool(slurm_dev.why_not()), reason=slurm_dev.why_not() or "it can run")

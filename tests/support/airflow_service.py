@@ -31,8 +31,7 @@ from headrace.status.run_details import RunDetails, run_details
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepStatus
 from support.command_line import headrace
-from support.last_will import last_will
-from support.leftovers import describe, started_by
+from support.leftovers import describe, last_will, started_by
 from support.poisoned import Poisoned
 from support.s3_servers import aws_settings
 from support.scheduling import shares_airflow

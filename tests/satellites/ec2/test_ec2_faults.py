@@ -36,6 +36,7 @@ from headrace_ec2.api import Ec2Api, Ec2Error
 from headrace_ec2.backend import Ec2
 from support.batch_contract import BatchContract, end_of
 from support.ec2_sim import IMAGE, IMAGE_NAME, Ec2Sim, client_error, name_of
+from support.factories import job_spec
 from support.small_disk import fill, small_disk
 from support.waiting import wait_until
 
@@ -48,16 +49,9 @@ def job(tmp_path: Path) -> Callable[..., JobSpec]:
     """A job that does nothing, with changes."""
 
     def make(**changes: Any) -> JobSpec:
-        given = {
-            "name": f"headrace-{uuid.uuid4().hex[:12]}",
-            "command": ("true",),
-            "nodes": 1,
-            "cpus_per_node": 1,
-            "time_limit_s": 600.0,
-            "folder": str(tmp_path),
-            "log": str(tmp_path / "log"),
-        }
-        return JobSpec(**{**given, **changes})
+        given = {"name": f"headrace-{uuid.uuid4().hex[:12]}", "time_limit_s": 600.0}
+        here = {"folder": str(tmp_path), "log": str(tmp_path / "log")}
+        return job_spec(**{**given, **here, **changes})
 
     return make
 

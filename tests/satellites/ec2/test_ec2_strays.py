@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import yaml
 
-from headrace.batch.job_records import JobSpec
 from headrace.clusters.lease_files import write_heartbeat
 from headrace.clusters.lease_records import Ending, HostRecord, job_name
 from headrace.errors import SiteError, UnknownNameError, UserError
@@ -31,6 +30,7 @@ from headrace.states import LeaseState
 from headrace_ec2.backend import Ec2
 from support.command_line import headrace
 from support.ec2_sim import Ec2Sim, name_of
+from support.factories import job_spec
 from support.leases import lease_spec
 from support.ledger_rows import lease_row, run_row
 from support.runs import ended_process
@@ -56,9 +56,7 @@ def start(home: Path, ec2_sim: Ec2Sim) -> Callable[..., Any]:
     def make(lease_id: str, root: Path = home / "aws", **tags: str) -> Any:
         serial = "-1" if "cpu" in lease_id else ""  # jobs of pools are counted
         name = f"{job_name(SiteFolder(root).lease(lease_id))}{serial}"
-        job = {"name": name, "command": ("true",), "folder": "/x", "log": "/x/log"}
-        least = {"nodes": 1, "cpus_per_node": 1, "time_limit_s": 600.0}
-        Ec2(ec2_sim.options()).submit(JobSpec(**job, **least))
+        Ec2(ec2_sim.options()).submit(job_spec(name=name, time_limit_s=600.0))
         (instance,) = [each for each in ec2_sim.alive() if name_of(each) == name]
         instance.add_tags({f"headrace:{key.replace('_', '-')}": tags[key] for key in tags})
         return instance

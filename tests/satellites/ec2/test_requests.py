@@ -24,6 +24,7 @@ from headrace_ec2.requests import (
     tags,
     with_tags,
 )
+from support.factories import job_spec
 
 _JOB = JobSpec(
     name="headrace-run-gpu-1-0a1b2c3d",
@@ -212,15 +213,7 @@ def test_instances_look_at_what_ec2_tells_those_that_are_spot(
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 
-_STORE_JOB = JobSpec(
-    name="headrace-x",
-    command=("true",),
-    nodes=1,
-    cpus_per_node=1,
-    time_limit_s=60.0,
-    folder="/",
-    log="/log",
-)
+_STORE_JOB = job_spec(log="/log")
 _STORE = "Amazon EC2 NVMe Instance Storage"
 _EBS = "Amazon Elastic Block Store"
 _SHIMS = {

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +27,7 @@ from headrace.files.layout import LeaseFolder
 from headrace.leases import run_leases as leases
 from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
-from headrace.recipe.load import BUILT_IN, load_recipe, load_site
+from headrace.recipe.load import load_recipe, load_site
 from headrace.runs.planned_steps import step_of
 from headrace.runs.prediction import PredictedPart
 from headrace.runs.runs import Run
@@ -37,6 +36,7 @@ from headrace.steps.mailbox import Failure, StepResult
 from headrace.steps.retry_policy import PROGRESS, TOTAL
 from headrace_foresight.lifetime import choose, lifetime, rounded_up, start_s
 from support.command_line import headrace
+from support.factories import built_in, write_site
 from support.ledger_rows import attempt_row
 from support.runs import attempt_row_of, lease_on_disk, make_run
 
@@ -49,12 +49,10 @@ def sites(headrace_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     answers(programs, "sinfo", "echo 'main*|2-00:00:00'")
     answers(programs, "sacctmgr", "exit 1")
-    site = yaml.safe_load((BUILT_IN / "sites" / "slurm-dev.yaml").read_text())
-    for role in site["roles"].values():
+    roles = built_in("sites", "slurm-dev")["roles"]
+    for role in roles.values():
         role["lifetime"] = "auto"
-    folder = headrace_home / "sites"
-    folder.mkdir()
-    (folder / "chosen.yaml").write_text(yaml.safe_dump(site | {"name": "chosen"}))
+    write_site(headrace_home, "chosen", like="slurm-dev", roles=roles)
     return programs
 
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from headrace.ledger.ledger import open_ledger
-from headrace.recipe.load import BUILT_IN, load_recipe, load_site
+from headrace.recipe.load import load_recipe, load_site
 from headrace.runs.runs import Run
 from headrace.states import LeaseState, StepState
 from headrace.steps.history import HistoryRow, training_file
@@ -21,6 +20,7 @@ from headrace_foresight.past_attempts import alike_of, earlier, past_of
 from headrace_foresight.prediction import predict
 from headrace_foresight.work_ahead import place_of, places_of, suite_ahead, work_of
 from support.command_line import headrace
+from support.factories import built_in, write_site
 from support.runs import attempt_row_of, lease_on_disk, make_run
 
 
@@ -220,9 +220,8 @@ def test_a_place_is_as_its_leases_were(headrace_home: Path):
     assert (place.nodes, place.gpus, place.queue_s) == (1, 2, 0.0)
     assert place.boot_s == pytest.approx(7.0)
     assert place.usd_per_hour is None
-    site = yaml.safe_load((BUILT_IN / "sites" / "slurm-dev.yaml").read_text())
-    site["roles"]["gpu"]["price"] = {"usd_per_node_hour": 1.5}
-    (headrace_home / "sites").mkdir()
-    (headrace_home / "sites" / "priced.yaml").write_text(yaml.safe_dump(site | {"name": "priced"}))
+    roles = built_in("sites", "slurm-dev")["roles"]
+    roles["gpu"]["price"] = {"usd_per_node_hour": 1.5}
+    write_site(headrace_home, "priced", like="slurm-dev", roles=roles)
     priced = place_of("priced")
     assert (priced.usd_per_hour, priced.spot_usd_per_hour) == (1.5, None)

@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from headrace.batch.commands import CommandResult
-from headrace.batch.job_records import JobSpec, JobState
+from headrace.batch.job_records import JobState
 from headrace.batch.queue_state import JobRecord, current_status, job_status
 from headrace.batch.system import BatchSystem
 from headrace.errors import BatchError, JobRefusedError, LoginError
@@ -24,6 +24,7 @@ from headrace_queues.lsf import Lsf
 from headrace_queues.pbs import Pbs
 from headrace_queues.sge import Sge
 from support.batch_contract import FakeQueueContract, ends_at_limit
+from support.factories import job_spec
 from support.fake_queues.commands import FakeQueue
 from support.job_scripts import assert_dask_jobqueue_shows_the_script
 from support.scripted_commands import ScriptedCommands
@@ -96,7 +97,7 @@ def test_the_version_is_that_of_the_first_program_that_tells_one():
         CommandResult(0, "3", ""),
     )
     commands = ScriptedCommands(*answers)
-    found = next(Lsf(commands).check(_JOB))
+    found = next(Lsf(commands).check(job_spec()))
     assert (found.grade.value, found.seen) == ("ok", "bsub, bjobs, bkill, bacct, bqueues: v 2")
     assert commands.seen[:2] == [("bsub", "-V"), ("bjobs", "-V")]
 
@@ -112,22 +113,17 @@ class _Missing:
 
 
 def test_each_program_that_is_not_there_is_told():
-    found = list(Pbs(_Missing(BatchError("no such program", ""))).check(_JOB))
+    found = list(Pbs(_Missing(BatchError("no such program", ""))).check(job_spec()))
     assert [(each.grade.value, each.seen) for each in found] == [("fail", "no such program")] * 4
     assert "put them on PATH" in found[0].advice
     broken = ScriptedCommands(CommandResult(1, "", "broken"), CommandResult(0, "1", ""))
-    (failed,) = Pbs(broken).check(_JOB)
+    (failed,) = Pbs(broken).check(job_spec())
     assert (failed.grade.value, failed.seen) == ("fail", "qsub: broken")
 
 
 def test_without_its_login_node_nothing_is_said_of_any():
     with pytest.raises(LoginError):
-        list(Pbs(_Missing(LoginError("no way there", ""))).check(_JOB))
-
-
-_JOB = JobSpec(
-    name="a", command=("true",), nodes=1, cpus_per_node=1, time_limit_s=60, folder="/", log="/log"
-)
+        list(Pbs(_Missing(LoginError("no way there", ""))).check(job_spec()))
 
 
 def test_a_job_that_ends_while_it_is_looked_for_by_name_is_found() -> None:

@@ -16,8 +16,7 @@ import pytest
 from support.airflow_service import AirflowService
 from support.documents import Reader, blocks, first_missing
 from support.ec2_sim import Ec2Sim
-from support.last_will import last_will
-from support.leftovers import MARK, describe, started_by
+from support.leftovers import MARK, describe, last_will, started_by
 from support.s3_servers import S3Server
 from support.scheduling import LONG, SharedAirflowScheduling, place
 from support.sources import ROOT
@@ -73,7 +72,7 @@ def test_skips_are_failures_when_all_tests_must_run(ci, summary, tmp_path):
         """)
     )
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "support.strict_skips", "test_it.py"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "support.session_rules", "test_it.py"],
         cwd=tmp_path,
         env={
             **os.environ,
@@ -138,7 +137,7 @@ def test_the_order_of_files() -> None:
 
 _KILLED_WITHIN = """
 import os, signal, sys
-from support.last_will import last_will
+from support.leftovers import last_will
 with last_will(sys.argv[1], os.environ):
     os.kill(os.getpid(), signal.SIGKILL)
 """
