@@ -183,15 +183,24 @@ def test_an_instance_that_never_came_is_asked_for_elsewhere(ec2_sim: Ec2Sim, job
     _end(system, again)
 
 
-def test_throttling_is_waited_for(ec2_sim: Ec2Sim, job: Jobs):
-    def refuse(instance_type: str, is_spot: bool) -> None:
-        raise client_error("RequestLimitExceeded", "Request limit exceeded.")
-
-    ec2_sim.refuse = refuse
+@pytest.mark.parametrize(
+    ("code", "error", "told", "num_requests"),
+    [
+        # botocore has tried again, with pauses
+        ("RequestLimitExceeded", SubmitLimitError, "limits requests: so it is", 4),
+        ("ExpiredToken", BatchError, r"does not accept the credentials(.|\n)*Renew", 1),
+        ("UnauthorizedOperation", JobRefusedError, "UnauthorizedOperation: so it is", 1),
+    ],
+)
+def test_each_refusal_has_its_error_and_its_next_step(
+    ec2_sim: Ec2Sim, job: Jobs, code: str, error: type[Exception], told: str, num_requests: int
+):
+    """Throttling is waited for; credentials that expire end nothing."""
+    ec2_sim.refuse_with(code)
     ec2_api._client.cache_clear()
-    with pytest.raises(SubmitLimitError, match="limits requests: Request limit exceeded"):
+    with pytest.raises(error, match=told):
         Ec2(ec2_sim.options()).submit(job())
-    assert len(ec2_sim.requests) == 4  # botocore has tried again, with pauses
+    assert len(ec2_sim.requests) == num_requests
 
 
 @pytest.mark.nightly
@@ -325,23 +334,11 @@ def test_without_the_right_to_ask_whether_instances_hang_work_goes_on(
     system.cancel([name])
 
 
-def test_credentials_that_do_not_hold_are_no_end_of_anything(ec2_sim: Ec2Sim, job: Jobs):
-    def refuse(instance_type: str, is_spot: bool) -> None:
-        raise client_error("ExpiredToken", "The security token included is expired")
-
-    ec2_sim.refuse = refuse
-    with pytest.raises(BatchError, match=r"does not accept the credentials(.|\n)*Renew"):
-        Ec2(ec2_sim.options()).submit(job())
-
-
 @pytest.mark.parametrize(("ahead_s", "told"), [(420.0, "7 min ahead of"), (-360.0, "6 min behind")])
 def test_a_wrong_clock_is_told_where_it_spoils_signatures(
     ec2_sim: Ec2Sim, job: Jobs, monkeypatch: pytest.MonkeyPatch, ahead_s: float, told: str
 ):
-    def refuse(instance_type: str, is_spot: bool) -> None:
-        raise client_error("RequestExpired", "Request has expired.")
-
-    ec2_sim.refuse = refuse
+    ec2_sim.refuse_with("RequestExpired")
     clock = SimpleNamespace(time=lambda: time.time() + ahead_s)
     monkeypatch.setattr(ec2_api, "time", clock)
     with pytest.raises(BatchError, match=f"The clock of this machine is {told} EC2's"):
@@ -389,15 +386,6 @@ def test_without_credentials_a_request_reads_nothing_again_but_credentials(
                 system.find("x")
     assert len(read) == len(set(read))
     assert not system.find("x")  # they are there now
-
-
-def test_rights_that_are_missing_are_told_with_the_policy(ec2_sim: Ec2Sim, job: Jobs):
-    def refuse(instance_type: str, is_spot: bool) -> None:
-        raise client_error("UnauthorizedOperation", "You are not authorized")
-
-    ec2_sim.refuse = refuse
-    with pytest.raises(JobRefusedError, match="UnauthorizedOperation: You are not authorized"):
-        Ec2(ec2_sim.options()).submit(job())
 
 
 @pytest.mark.parametrize(

@@ -11,33 +11,25 @@ import pytest
 from headrace.recipe.load import load_recipe
 from headrace.recipe.recipe import Recipe
 from headrace.states import StepState
-from headrace.suites.records import Added, Ended, Started, Trial
+from headrace.suites.records import Added, Ended, Started
 from headrace.suites.schedule import NodeResources, Queue, Resources, place
 from headrace.suites.suite_state import SuiteState, TrialState
 from headrace_foresight.pruning import rule_shares
 from headrace_foresight.trial_forecast import ForecastOrder, eta_of, forecasts_of, known_of
-from support.scripted_trials import trial
+from support import suite_journal
 
 
 def added(number: int, epochs: int) -> Added:
-    values: dict[str, Any] = {"trainer.max_epochs": epochs, "seed": number}
-    return Added(trial=Trial(number=number, name=str(number), values=values, group=number))
+    return suite_journal.added(number, trainer__max_epochs=epochs, seed=number)
 
 
 def ended(number: int, seconds: float, **changes: Any) -> Ended:
-    values: dict[str, Any] = {
-        "number": number,
-        "attempt": 1,
-        "state": StepState.SUCCEEDED,
-        "is_final": True,
-        "started_at": 1000.0,
-        "finished_at": 1000.0 + seconds,
-    }
-    return Ended(**{**values, **changes})
+    times = {"started_at": 1000.0, "finished_at": 1000.0 + seconds}
+    return suite_journal.ended(number, **times, **changes)
 
 
 def started(number: int, ago_s: float) -> Started:
-    return Started(number=number, attempt=1, node="node-0", at=time.time() - ago_s)
+    return suite_journal.started(number, at=time.time() - ago_s)
 
 
 @pytest.fixture
@@ -189,20 +181,12 @@ def _suite_state(num_ended: int) -> tuple[SuiteState, Queue]:
     """Trials of so many epochs, of which the first have ended after ten seconds for each."""
     suite_state, queue = SuiteState(), Queue()
     for number, epochs in enumerate(EPOCHS, 1):
-        suite_state.take(Added(trial=trial(number, **{"trainer.max_epochs": epochs})))
+        suite_state.take(added(number, epochs))
         if number > num_ended:
             queue.push(number, Resources())
             continue
-        suite_state.take(Started(number=number, attempt=1, node="node-0"))
-        ended = Ended(
-            number=number,
-            attempt=1,
-            state=StepState.SUCCEEDED,
-            is_final=True,
-            started_at=100.0,
-            finished_at=100.0 + 10.0 * epochs,
-        )
-        suite_state.take(ended)
+        suite_state.take(started(number, 0.0))
+        suite_state.take(ended(number, 10.0 * epochs))
     return suite_state, queue
 
 

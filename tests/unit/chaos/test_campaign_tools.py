@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 
 from chaos.campaign.checks import Result, differences, left_over, wrong
@@ -19,7 +19,6 @@ from headrace.files.layout import SiteFolder
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.rows import RunRecord
 from headrace.states import StepState
-from support.sleepers import sleeper
 from support.waiting import wait_until
 
 RESULT = Result(
@@ -134,6 +133,20 @@ def test_roles(name: str, command: str, role: str):
     assert role_of(name, command) == role
 
 
+@contextmanager
+def sleeper(home: Path, comment: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process with this home of headrace, and these words in its command line."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"import time; time.sleep(600)  # {comment}"],
+        env={**os.environ, "HEADRACE_HOME": str(home)},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_processes_of_this_home_alone_are_found_and_ended(tmp_path: Path):
     processes = Processes(tmp_path / "mine")
     with (
@@ -147,13 +160,6 @@ def test_processes_of_this_home_alone_are_found_and_ended(tmp_path: Path):
         assert mine.wait(30) == -9
         assert other.poll() is None
         assert not processes.living()
-
-
-def test_named_semaphores_are_shared_memory():
-    semaphore = multiprocessing.get_context("spawn").Semaphore()
-    name = Path("/dev/shm") / f"sem.{semaphore._semlock.name.removeprefix('/')}"
-    assert name.exists()
-    assert name in shared_memory([psutil.Process()])
 
 
 def test_trackers_end_last_so_that_no_semaphore_stays(tmp_path: Path):
