@@ -21,14 +21,14 @@ from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.load import BUILT_IN
-from headrace.runs.lifecycle import create_run
-from headrace.runs.runs import Run, RunRequest
+from headrace.runs.runs import Run
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
 from support.attempts import start_step
 from support.command_line import headrace
 from support.ec2_sim import Ec2Sim, name_of
 from support.leases import START_TIMEOUT_S, lease_spec, wait_for_state
+from support.runs import make_run
 from support.slurm_dev import DevSlurm
 from support.waiting import wait_until
 
@@ -138,15 +138,8 @@ def test_instances_are_found_again_and_none_is_started_twice(
 
 
 def _run() -> Run:
-    return create_run(
-        RunRequest(
-            recipe="digits",
-            site="quick",
-            key="headrace_pack/manual-1",
-            owner="airflow:headrace_pack:manual-1",
-            kind="pack",
-        )
-    )
+    owner = "airflow:headrace_pack:manual-1"
+    return make_run(site="quick", key="headrace_pack/manual-1", owner=owner, kind="pack")
 
 
 def _lose_the_ledger(home: Path, monkeypatch: pytest.MonkeyPatch, new: str = "new.db") -> None:

@@ -20,9 +20,7 @@ from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.site import Role
-from headrace.runs.lifecycle import create_run
-from headrace.runs.owners import process_owner
-from headrace.runs.runs import Run, RunRequest
+from headrace.runs.runs import Run
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.status.lease import bad_nodes
 from headrace.status.run_details import run_details
@@ -30,6 +28,7 @@ from support.command_line import headrace
 from support.container_image import why_not
 from support.factories import built_in, write_recipe, write_site
 from support.leases import lease_spec, opened, wait_for_state
+from support.runs import make_run
 from support.slurm_dev import LEAVING_S, DevSlurm
 from support.waiting import wait_until
 
@@ -63,8 +62,7 @@ def run_on(home: Path, role: str, **batch: Any) -> Run:
     roles[role]["batch"] |= batch
     open_to_all = {"folder": str(home), "allowed_sources": ["/"]}
     write_site(home, "wrong", like="slurm-dev", roles=roles, **open_to_all)
-    request = RunRequest(recipe="small", site="wrong", key=f"test:{home}", owner=process_owner())
-    return create_run(request)
+    return make_run(recipe="small", site="wrong")
 
 
 def failed_attempts(run: Run) -> tuple[AttemptRecord, ...]:

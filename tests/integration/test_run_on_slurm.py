@@ -32,15 +32,14 @@ from headrace.processes.identity import die_with_parent
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
 from headrace.recipe.site import Role
 from headrace.runs.costs import run_cost
-from headrace.runs.lifecycle import create_run
-from headrace.runs.owners import process_owner
-from headrace.runs.runs import Run, RunRequest
+from headrace.runs.runs import Run
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.status.lease import lease_view as view
 from headrace_foresight.lifetime import DEFAULT_S
 from support.documents import NEEDS_SLURM, Reader, blocks
 from support.factories import write_recipe, write_yaml
 from support.leases import START_TIMEOUT_S, lease_spec, opened, wait_for_state
+from support.runs import make_run
 from support.secret_sweep import check_only_in, digest_of, files_with, told_by
 from support.slurm_dev import DevSlurm
 from support.training import CODE, weights_here
@@ -267,14 +266,7 @@ def test_the_small_slurm_is_brought_up_once_and_keeps_to_loopback(slurm: DevSlur
 
 
 def _run(site: str, *overrides: str) -> Run:
-    request = RunRequest(
-        recipe="held",
-        site=site,
-        overrides=overrides,
-        key=f"test:{uuid.uuid4().hex}",
-        owner=process_owner(),
-    )
-    return create_run(request)
+    return make_run(recipe="held", site=site, overrides=overrides)
 
 
 def _changed(home: Path, **changes: Any) -> str:

@@ -23,10 +23,10 @@ from headrace.files.layout import RunFolder, StepFolder
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.rows import AttemptRecord, RunRecord
 from headrace.recipe.load import load_recipe, load_site
-from headrace.steps.mailbox import StepSpec
 from headrace.steps.run import main
 from support import command_line
 from support.command_line import Ended
+from support.factories import step_spec
 from support.leftovers import describe, started_by
 from support.training import CODE, write_blobs
 from support.waiting import wait_until
@@ -163,15 +163,7 @@ def drive(folder: Path, recipe: str) -> None:
     write_record(run.recipe, load_recipe(recipe))
     write_record(run.site, load_site("here"))
     step = StepFolder(folder)
-    spec = StepSpec(
-        key=f"driven/{recipe}/1",
-        kind="pack",
-        run_id="driven",
-        name="pack",
-        attempt=1,
-        run_folder=str(run.path),
-    )
-    write_record(step.spec, spec)
+    write_record(step.spec, step_spec(run, "pack"))
     main([str(folder)])
 
 

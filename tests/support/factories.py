@@ -1,4 +1,4 @@
-"""Recipes, sites and jobs with defaults: a test states only what is its own."""
+"""Recipes, sites, steps and jobs with defaults: a test states only what is its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 import yaml
 
 from headrace.batch.job_records import JobSpec
+from headrace.files.layout import RunFolder
 from headrace.recipe.load import BUILT_IN
+from headrace.steps.mailbox import StepSpec
 
 
 def built_in(kind: str, name: str) -> dict[str, Any]:
@@ -44,6 +46,19 @@ def write_recipe(home: Path, name: str, *, like: str = "digits", **changes: Any)
         is_part = isinstance(value, dict) and "_target_" not in value
         content[key] = {**content[key], **value} if is_part and content.get(key) else value
     return write_yaml(home / "recipes" / f"{name}.yaml", content)
+
+
+def step_spec(run: RunFolder, name: str, **changes: Any) -> StepSpec:
+    """The first attempt at a step of a run, of the kind that has the step's name."""
+    values: dict[str, Any] = {
+        "key": f"{run.run_id}/{name}/1",
+        "kind": name,
+        "run_id": run.run_id,
+        "name": name,
+        "attempt": 1,
+        "run_folder": str(run.path),
+    }
+    return StepSpec(**{**values, **changes})
 
 
 def job_spec(**changes: Any) -> JobSpec:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,12 +15,11 @@ from headrace.execution.execute import execute
 from headrace.files.atomic import read_record, write_text
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.rows import AttemptRecord
-from headrace.runs.lifecycle import create_run
-from headrace.runs.owners import process_owner
-from headrace.runs.runs import Run, RunRequest
+from headrace.runs.runs import Run
 from support.disturbed import Records, kill
 from support.factories import built_in, write_recipe, write_site
 from support.rank_processes import SERVER, is_rank, worker_of
+from support.runs import make_run
 
 Waiting = Iterator[None]
 """What a test does while a run goes on: a generator that is asked again a few times a second."""
@@ -41,14 +39,7 @@ class PacedRun:
         self.records = Records(home)
         for file in self._pace.iterdir():
             file.unlink()
-        request = RunRequest(
-            recipe="paced",
-            site=site,
-            overrides=overrides,
-            key=f"test:{uuid.uuid4().hex}",
-            owner=process_owner(),
-        )
-        self.run = create_run(request)
+        self.run = make_run(recipe="paced", site=site, overrides=overrides)
         self._rank = 0
 
     def go(self, disturb: Waiting) -> None:
