@@ -23,7 +23,6 @@ from headrace.files.layout import RunFolder, StepFolder
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.rows import AttemptRecord, RunRecord
 from headrace.recipe.load import load_recipe, load_site
-from headrace.steps.run import main
 from support import command_line
 from support.command_line import Ended
 from support.factories import step_spec
@@ -83,6 +82,26 @@ class Place:
 
     def _working(self) -> list[Any]:
         return started_by("none", self.home)
+
+    def drive_pack(self, recipe: str) -> tuple[dict[str, Any], str]:
+        """Run a pack step by its driver, without a lease; return its result and what it logged."""
+        folder = StepFolder(self.home / "driven" / recipe)
+        run = RunFolder(folder.path / "run")
+        with mock.patch.dict(os.environ, self.environment(), clear=True):
+            write_record(run.recipe, load_recipe(recipe))
+            write_record(run.site, load_site("here"))
+        write_record(folder.spec, step_spec(run, "pack"))
+        code = "import sys; from headrace.steps.run import main; main(sys.argv[1:])"
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(folder.path)],
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(folder.result.read_text()), done.stderr
 
     def run(self, recipe: str, *overrides: str) -> subprocess.CompletedProcess[str]:
         """`headrace run RECIPE --site here OVERRIDES`."""
@@ -155,16 +174,6 @@ def status_of(place: Place) -> dict[str, Any]:
     assert done.exit_code == 0, done.stderr
     view: dict[str, Any] = json.loads(done.stdout)
     return {**view, "steps": {step["name"]: step for step in view["steps"]}}
-
-
-def drive(folder: Path, recipe: str) -> None:
-    """Run the pack step of a recipe on site `here`, in `folder`."""
-    run = RunFolder(folder / "run")
-    write_record(run.recipe, load_recipe(recipe))
-    write_record(run.site, load_site("here"))
-    step = StepFolder(folder)
-    write_record(step.spec, step_spec(run, "pack"))
-    main([str(folder)])
 
 
 def write_class_folders(
