@@ -27,6 +27,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
+from headrace_ec2 import api as ec2_api
 from headrace_ec2.backend import Ec2
 from support.command_line import headrace
 from support.ec2_sim import Ec2Sim, name_of
@@ -110,8 +111,10 @@ def test_strays_are_ended_and_nothing_that_somebody_answers_for(
 
 
 def test_a_region_that_does_not_answer_is_told_and_hides_no_other(
-    home: Path, ec2_sim: Ec2Sim, start: Start, free_port: int
+    home: Path, ec2_sim: Ec2Sim, start: Start, free_port: int, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(ec2_api, "_ATTEMPTS", 1)  # botocore's pauses take seconds
+    ec2_api._client.cache_clear()
     silent = {"region": "eu-west-1", "endpoint_url": f"http://127.0.0.1:{free_port}"}
     _write_site(home, "far", _role(ec2_sim, **silent))
     _closed(home, ec2_sim, "over-gpu-1", since_s=_CLOSED_S)
