@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.campaign.campaign import Campaign
+from chaos.campaign.campaign import Campaign, Reference
 from chaos.campaign.ground import LOST_AFTER_S, Ground
-from chaos.campaign.outcome import Reference
 from chaos.campaign.processes import Processes
 from chaos.campaign.trials import TARGETS, draw
 
