@@ -18,12 +18,12 @@ SLURM = python3 deploy/slurm-dev/slurm_dev.py
 PROCESSES ?= $(shell cores=$$(nproc); echo $$((cores < 3 ? cores + 2 : 4)))
 PARALLEL = -n $(PROCESSES) --dist loadfile
 # what `make check` is content with
-QUICK = -m "not gpu and not slow"
+QUICK = -m "not gpu and not nightly and not slow"
 # tests of the engine: nothing beside it can be imported meanwhile
 ENGINE = tests/unit tests/contract
 
-.PHONY: help demo test check setup system-packages lint types imports unit contract satellites dags integration \
-	chaos docs gpu-check site reference images mutants slurm-up slurm-down format pins clean
+.PHONY: help demo test check setup system-packages static lint types imports unit contract satellites dags integration \
+	chaos docs nightly gpu-check site reference images mutants slurm-up slurm-down format pins clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | \
@@ -33,11 +33,14 @@ help: ## This list
 demo: setup ## Airflow, the digits, training and evaluation, live in this terminal (ARGS=--once to end when done)
 	@exec $(BIN)/headrace demo $(ARGS)
 
-test: setup system-packages lint types imports ## Everything that must hold before a change goes in
+test: setup system-packages static ## Everything that must hold before a change goes in
 	@$(PYTEST) $(PARALLEL) --without-satellites $(ENGINE)
 	@exec $(PYTEST) $(PARALLEL) tests $(ENGINE:%=--ignore=%)
 
-check: setup lint types imports ## What to run before each commit: all but what is slow and whole jobs, in minutes
+nightly: setup system-packages ## Benchmarks in a small size, and tests at scale: once a day, or after a change to what they measure
+	@exec $(PYTEST) $(PARALLEL) -m "nightly and not gpu" tests $(ARGS)
+
+check: setup static ## What to run before each commit: all but what is slow and whole jobs, in minutes
 	@$(PYTEST) $(PARALLEL) $(QUICK) --without-satellites $(ENGINE)
 	@exec $(PYTEST) $(PARALLEL) $(QUICK) tests/architecture tests/satellites
 
@@ -46,6 +49,9 @@ setup: ## Virtual environment .venv with all that demo, tests and development ne
 
 system-packages: ## Programs outside Python that some tests use (installs them when run as root)
 	@scripts/system-packages.sh
+
+static: setup ## Style, types and contracts between the layers, all three at once
+	@scripts/static.sh
 
 lint: setup ## Style and common mistakes
 	@scripts/lint.sh

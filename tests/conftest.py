@@ -18,7 +18,6 @@ from headrace.processes.identity import end_processes
 from headrace.processes.zygote import zygotes
 from support.airflow_service import airflow_service, pytest_runtest_teardown
 from support.ec2_sim import ec2_sim
-from support.failures_at_once import FailuresAtOnce
 from support.leftovers import MARK, describe, started_by
 from support.login_node import login_node
 from support.net_hosts import net_hosts
@@ -32,10 +31,14 @@ from support.s3_servers import (
     s3_credentials,
 )
 from support.scheduling import place, pytest_xdist_make_scheduler
+from support.session_rules import (
+    FailuresAtOnce,
+    hide_satellites,
+    pytest_make_collect_report,
+    pytest_runtest_makereport,
+)
 from support.slurm_dev import dev_slurm, slurm
-from support.strict_skips import pytest_make_collect_report, pytest_runtest_makereport
 from support.waiting import wait_until
-from support.without_satellites import hide_satellites
 
 __all__ = [
     "airflow_service",

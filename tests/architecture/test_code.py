@@ -1,15 +1,22 @@
-"""What holds for each module that users run, seen in its syntax; all are parsed once."""
+"""What holds for each module that users run, for all files, pins and messages."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
+from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.recipe.backend import Backend, backend_of, known_backends
-from support.sources import product_modules, relative
+from support.messages import FILE, REWRITE, all_messages
+from support.sources import ROOT, product_modules, relative, texts
 
 MAX_FUNCTION_LINES = 60
 
@@ -40,7 +47,7 @@ def findings(tree: ast.Module, file: str) -> Iterator[tuple[str, str]]:
             num_lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if num_lines > MAX_FUNCTION_LINES:
                 yield LONG, f"{place} {node.name} ({num_lines})"
-        elif is_about_a_backend(node) and backends & set(texts(node)):
+        elif is_about_a_backend(node) and backends & set(constants(node)):
             yield BACKEND, place
         elif file != HOME_OF_TIMED_OUT:
             for each in caught(node):
@@ -55,7 +62,7 @@ def is_about_a_backend(node: ast.AST) -> bool:
     )
 
 
-def texts(node: ast.AST) -> Iterator[str]:
+def constants(node: ast.AST) -> Iterator[str]:
     for each in ast.walk(node):
         if isinstance(each, ast.Constant) and isinstance(each.value, str):
             yield each.value
@@ -111,3 +118,87 @@ def test_it_is_found(code: str, what: str):
 def test_every_backend_says_what_it_is():
     assert all(issubclass(backend_of(name), Backend) for name in known_backends())
     assert {"local", "slurm", "ssh", "ec2", "pbs", "sge", "lsf"} <= set(known_backends())
+
+
+PYTHONS = [f"3.{minor}.{micro}" for minor in range(10, 14) for micro in range(20)]
+
+
+def test_each_pin_is_for_pythons_that_can_install_it():
+    """Debian 12 has Python 3.11.2, for which some packages are too new by their micro version."""
+    pins = [
+        Requirement(line)
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if not line.startswith("#")
+    ]
+    wrong = [
+        f"{pin} on {python}: needs {needs}"
+        for pin in pins
+        if (needs := _required_python(pin)) is not None
+        for python in PYTHONS
+        if _applies(pin, python) and not needs.contains(python)
+    ]
+    assert len(pins) > 200
+    assert wrong == []
+
+
+def _required_python(pin: Requirement) -> SpecifierSet | None:
+    """Return what the installed version of a pin asks of Python; None if another is installed."""
+    try:
+        installed = distribution(pin.name)
+    except PackageNotFoundError:
+        return None
+    if not pin.specifier.contains(installed.version):
+        return None
+    return SpecifierSet(installed.metadata.get("Requires-Python") or "")
+
+
+def _applies(pin: Requirement, python: str) -> bool:
+    minor = python.rpartition(".")[0]
+    environment = {"python_version": minor, "python_full_version": python}
+    return pin.marker is None or pin.marker.evaluate(environment)
+
+
+EXAMPLE_USERS = ("me", "you", "user", "runner")
+
+FORBIDDEN = {
+    "a path of somebody's machine": r"(?<![\w.~}-])/(?:work|root|Users)/\w",
+    "somebody's home folder": rf"(?<![\w.~}}-])/home/(?!(?:{'|'.join(EXAMPLE_USERS)})\b)\w+/",
+    "a package index of somebody's own": r"(?i)https?://[^\s\"'<>)]*(?:artifactory|nexus|devpi)",
+    "an address in a private network": r"\b(?:192\.168|172\.(?:1[6-9]|2\d|3[01]))\.\d+\.\d+\b",
+    "unfinished work": r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b",
+}
+
+VAGUE_NAMES = {"utils.py", "util.py", "helpers.py", "helper.py", "common.py", "misc.py"}
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_no_file_holds(what: str):
+    pattern = re.compile(FORBIDDEN[what])
+    found = [
+        f"{path}:{number}: {line.strip()[:120]}"
+        for path, text in texts()
+        if path != relative(Path(__file__))
+        for number, line in enumerate(text.splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert found == []
+
+
+def test_no_file_has_a_vague_name():
+    assert [path for path, _ in texts() if path.name in VAGUE_NAMES] == []
+
+
+def test_files_of_leases_and_steps_are_looked_for_as_others_make_them():
+    """`Path.exists` misses for half a minute what another client of NFS has made (see 0044)."""
+    names = "|".join({*vars(LeaseFolder), *vars(StepFolder)} - {"log", "logs", "number", "step"})
+    pattern = re.compile(rf"\.(?:{names})\.(?:exists|is_file)\(\)")
+    found = [
+        f"{relative(path)}: {match[0]}"
+        for path in product_modules()
+        for match in pattern.finditer(path.read_text())
+    ]
+    assert found == []
+
+
+def test_the_file_of_messages_is_up_to_date():
+    assert FILE.read_text() == all_messages(), f"rewrite it: {REWRITE}"

@@ -37,7 +37,8 @@ from headrace.runs.machine_records import record_machines
 from headrace.runs.runs import Run, RunRequest, run_of_folder
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
-from headrace.steps.mailbox import Progress, StepSpec, StepStatus
+from headrace.steps.mailbox import Progress, StepStatus
+from support.factories import step_spec
 
 SITE = "paper"
 _ROLE = "gpu"
@@ -78,14 +79,7 @@ def training(like: Run, number: int) -> LeaseFolder:
     _write_lease(folder, run)
     run_leases.note_ready(run, record.lease_id)
     record_machines(record)
-    spec = StepSpec(
-        key=f"{run.run_id}/train/1",
-        kind="train",
-        run_id=run.run_id,
-        name="train",
-        attempt=1,
-        run_folder=str(run.folder.path),
-    )
+    spec = step_spec(run.folder, "train")
     step = mailbox.submit(folder, spec)
     write_record(step.status, _status())
     open_ledger().add_attempt(

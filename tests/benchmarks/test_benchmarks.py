@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import json
+import sys
+from io import BytesIO
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from PIL import Image
 
+from benchmarks import paper_site
+from benchmarks import scale as bench
+from benchmarks.control import control
 from benchmarks.growth import growth
 from benchmarks.ledger import ledger
-from headrace.errors import UserError
+from benchmarks.scale import Measured, Mode, ScaleReport, drawn, efficiency, numbers, points_of
+from headrace.errors import StepError, UserError
+from headrace.execution.reap import reap
+from headrace.files.layout import SiteFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.recipe.site import Role
+from headrace.states import LeaseState, StepState
+from headrace.status.lease import leases_page
 from headrace_bench.compressed import bench_compressed
 from headrace_bench.contest import BenchOptions
 from headrace_bench.decode import bench_decode
+from headrace_bench.foresight import Foretold, in_words
+from headrace_bench.machine import machine
 from headrace_bench.pack import bench_pack
 from headrace_bench.pack_table import bench_table
 from headrace_bench.read import bench_read
@@ -21,6 +37,7 @@ from headrace_bench.report import all_peers
 from headrace_bench.s3 import WORK, bench_s3
 from headrace_bench.stage import bench_stage
 from headrace_bench.train import TrainOptions, bench_train
+from support.bad_input import make_place
 from support.command_line import headrace
 
 
@@ -45,6 +62,7 @@ def check_rows(table: BenchTable, names: set[str]) -> None:
         assert table.yardstick(kind) is not None
 
 
+@pytest.mark.nightly
 def test_reading_with_all_peers(tmp_path):
     ticks: list[str] = []
     tables = bench_read(small(tmp_path, peers=all_peers()), ticks.append)
@@ -61,12 +79,14 @@ def test_reading_with_all_peers(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.nightly
 def test_reading_jpeg_images(tmp_path):
     (table,) = bench_decode(small(tmp_path, total_bytes=4 * 2**20), lambda _: None)
     check_rows(table, {"limit", "headrace", "DataLoader over files"})
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("codec", "size"), [("blosc", 300), ("zstd", 12_000)])
 def test_reading_compressed_arrays(tmp_path, codec, size):
     options = small(tmp_path, sizes=(size,), total_bytes=2**19)
@@ -75,6 +95,7 @@ def test_reading_compressed_arrays(tmp_path, codec, size):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.nightly
 def test_packing_with_all_peers(tmp_path):
     options = small(tmp_path, sizes=(3072,), total_bytes=2**19, peers=all_peers())
     (table,) = bench_pack(options, lambda _: None)
@@ -84,6 +105,7 @@ def test_packing_with_all_peers(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("form", ["parquet", "csv"])
 def test_packing_a_table(tmp_path, form):
     (table,) = bench_table(small(tmp_path, total_bytes=2**17), form, lambda _: None)
@@ -100,6 +122,7 @@ def test_staging(tmp_path):
     assert [*source.iterdir(), *target.iterdir()] == []
 
 
+@pytest.mark.nightly
 def test_packing_staging_and_uploads_with_s3(tmp_path):
     tables = bench_s3(WORK, small(tmp_path, sizes=(3072,), total_bytes=2**18), lambda _: None)
     for table in tables:
@@ -127,6 +150,7 @@ def test_the_command_tells_figures_machine_and_load(tmp_path, as_json):
             assert word in done.stdout
 
 
+@pytest.mark.nightly
 def test_training_with_and_without_headrace(tmp_path, no_leftover_processes):
     options = TrainOptions(ranks=1, batch_size=4, side=8, steps=4, rounds=1, folder=tmp_path)
     tables = bench_train(options, lambda _: None)
@@ -145,6 +169,7 @@ def test_a_training_too_short_to_be_measured_is_refused(tmp_path):
         bench_train(TrainOptions(steps=3, folder=tmp_path), lambda _: None)
 
 
+@pytest.mark.nightly
 def test_the_ledger_is_timed_with_each_table(
     headrace_home: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -155,6 +180,7 @@ def test_the_ledger_is_timed_with_each_table(
     assert min(told["seconds"].values()) > 0
 
 
+@pytest.mark.nightly
 def test_growth_packs_all_samples_of_each_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     growth(samples="20000", folder=tmp_path)
     rows = json.loads(capsys.readouterr().out)["rows"]
@@ -166,3 +192,153 @@ def test_growth_packs_all_samples_of_each_kind(tmp_path: Path, capsys: pytest.Ca
         growth(samples="10001")
     with pytest.raises(UserError, match="--kinds 'tables' is not known"):
         growth(kinds="files,tables")
+
+
+@pytest.mark.nightly
+def test_all_is_asked_and_nothing_is_left(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    no_leftover_processes: None,
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    in_process = "benchmarks.control._command"  # six starts of Python take most of the time
+    monkeypatch.setattr(in_process, lambda words: headrace(*words.split()[1:]))
+    control(leases=2, nodes=2, ended=3, trials=10)
+    told = json.loads(capsys.readouterr().out)
+    assert (told["leases"], told["nodes"], told["ended"], told["trials"]) == (2, 4, 3, 10)
+    assert {"page of leases", "a pass of the reaper", "headrace cost"} < set(told["seconds"])
+    assert all(took_s > 0 for took_s in told["seconds"].values())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.nightly
+def test_leases_on_paper_live_as_long_as_their_heartbeats(
+    headrace_home: Path, no_leftover_processes: None
+) -> None:
+    paper_site.make_site(headrace_home, num_leases=2, nodes=2)
+    like = paper_site.asked("train")
+    first, second = (paper_site.training(like, number) for number in (1, 2))
+    paper_site.enter_ended(like, 3)
+    with paper_site.beating(SiteFolder(headrace_home)):
+        told = {row.lease_id: row for row in leases_page(can_act=True).rows}
+        assert len(told) == 5
+        for lease in (first, second):
+            row = told[lease.lease_id]
+            assert (row.state, row.nodes_here, row.usd_per_hour) == (LeaseState.READY, 2, 2.0)
+        assert reap(lambda _run: False, lambda _run, _step: False) == ()
+    assert len(open_ledger().runs(states=(StepState.RUNNING,))) == 3
+
+
+@pytest.mark.nightly
+def test_trials_are_counted_and_a_missing_peer_is_named() -> None:
+    answer = json.loads(headrace("bench", "suite", "--trials", "4", "--json").stdout)
+    assert (answer["trials"], answer["workers"]) == (4, 2)
+    assert answer["seconds_per_trial"]["headrace"] > 0
+    with pytest.raises(StepError, match=r"No module named 'ray'\n.*pip install 'ray\[tune\]'"):
+        headrace("bench", "suite", "--peers", sys.executable)
+
+
+@pytest.mark.slow
+def test_predictions_are_summed_up_by_how_many_runs_were_known() -> None:
+    found = [
+        Foretold(what=f"{num}", num_known=num, predicted_s=said, half_s=2.0, took_s=took, parts={})
+        for num, said, took in ((0, None, 9.0), (1, 10.0, 9.0), (3, 10.0, 20.0), (4, 10.0, 11.0))
+    ]
+    assert in_words(found, "one", (1,)) == (
+        "with one known: 1 predictions, off by 11% in the median, 11% most; 1 within their "
+        "intervals, of ±20% in the median"
+    )
+    assert in_words(found, "more", range(2, 9)).startswith(
+        "with more known: 2 predictions, off by 30% in the median, 50% most; 1 within"
+    )
+    assert in_words(found[:1], "none", (0,)) == "with none known: no predictions"
+
+
+@pytest.mark.nightly
+def test_what_runs_were_expected_to_take_is_told_beside_what_they_took() -> None:
+    words = ("foresight", "--epochs", "1,2", "--suites", "0", "--json")
+    first, second = json.loads(headrace("bench", *words).stdout)["runs"]
+    assert [each["num_known"] for each in (first, second)] == [0, 1]
+    assert (first["predicted_s"], first["error"], first["parts"]) == (None, None, {})
+    assert second["error"] == pytest.approx(second["predicted_s"] / second["took_s"] - 1)
+    assert second["parts"].keys() == {"pack", "stage", "train", "evaluate", "between"}
+    assert sum(took_s for _, took_s in second["parts"].values()) == pytest.approx(second["took_s"])
+
+
+HERE = Role(kind="gang", nodes=1, ranks_per_node=2)
+QUEUE = Role(kind="gang", backend="slurm", nodes=2, ranks_per_node=4)
+
+
+def shapes(ranks: str, role: Role, *modes: Mode) -> list[tuple[int, int, int, tuple[Mode, ...]]]:
+    found = points_of(numbers(ranks), modes or get_args(Mode), 64, role)
+    return [(each.ranks, each.nodes, each.global_batch_size, each.modes) for each in found]
+
+
+def test_each_training_is_done_once_with_nodes_filled_first() -> None:
+    assert shapes("2,1", HERE) == [
+        (1, 1, 64, ("strong", "weak")), (2, 1, 64, ("strong",)), (2, 1, 128, ("weak",)),
+    ]  # fmt: skip
+    assert shapes("4,8,16", QUEUE, "weak") == [
+        (4, 1, 64, ("weak",)), (8, 2, 128, ("weak",)), (16, 4, 256, ("weak",)),
+    ]  # fmt: skip
+    with pytest.raises(UserError, match="6 ranks fill no whole nodes of 4 ranks"):
+        points_of((6,), ("weak",), 64, QUEUE)
+    for wrong in ("", "0,1", "one", "1,,2"):
+        with pytest.raises(UserError, match="Write them as in 1,2,4"):
+            numbers(wrong)
+
+
+def measured() -> tuple[Measured, ...]:
+    """Strong scaling loses half at each doubling, weak none; the first point is of both."""
+    rates = {(1, 64): 100.0, (2, 64): 100.0, (4, 64): 100.0, (2, 128): 200.0, (4, 256): 400.0}
+    return tuple(
+        Measured(point=point, run_id="r", samples_per_s=rate, data_wait=0.1, communication=None)
+        for point in points_of((1, 2, 4), get_args(Mode), 64, HERE)
+        for rate in (rates[point.ranks, point.global_batch_size],)
+    )
+
+
+def test_efficiency_is_what_a_rank_still_gives() -> None:
+    assert efficiency(measured(), "strong") == {1: 1.0, 2: 0.5, 4: 0.25}
+    assert efficiency(measured(), "weak") == {1: 1.0, 2: 1.0, 4: 1.0}
+    report = ScaleReport(
+        command="", date="", recipe="r", site="s", machine=machine([]), steps=10,
+        measured=measured(),
+        efficiency={each: efficiency(measured(), each) for each in get_args(Mode)},
+    )  # fmt: skip
+    with Image.open(BytesIO(drawn(report))) as image:
+        assert min(image.size) > 400
+
+
+@pytest.fixture
+def recipe(headrace_home: Path) -> Path:
+    """A recipe of blobs that are packed already, whose steps take 20 ms, on site `here`."""
+    place = make_place(headrace_home)
+    notes = {"notes": str(headrace_home), "pause_s": 0.02}
+    model = {"_target_": "blob_models.BlobModel", **notes}
+    place.write_recipe("blobs", name="blobs", model=model, trainer={"accelerator": "cpu"})
+    return headrace_home / "recipes" / "blobs.yaml"
+
+
+@pytest.mark.nightly
+def test_a_recipe_is_trained_and_measured(
+    recipe: Path, capsys: pytest.CaptureFixture[str], no_leftover_processes: None
+) -> None:
+    plot = recipe.with_suffix(".png")
+    bench.scale(str(recipe), site="here", ranks="2", steps=40, plot=plot)
+    report = ScaleReport.model_validate_json(capsys.readouterr().out)
+    (one,) = report.measured
+    assert (one.point.ranks, one.point.nodes, one.point.global_batch_size) == (2, 1, 8)
+    assert 0 < one.samples_per_s < 500  # each step of 8 samples sleeps for 20 ms
+    assert one.communication is not None
+    assert report.efficiency == {"strong": {2: 1.0}, "weak": {2: 1.0}}
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_too_few_steps_cannot_be_measured(monkeypatch: pytest.MonkeyPatch, recipe: Path) -> None:
+    monkeypatch.setattr(bench, "execute", lambda run, tick: None)
+    with pytest.raises(StepError, match="told its speed only 0 times in 10 steps"):
+        bench.scale(str(recipe), site="here", ranks="1", steps=10)
+    with pytest.raises(UserError, match="--mode 'fast' is not known"):
+        bench.scale(mode="fast")

@@ -57,12 +57,14 @@ def test_whatever_ends_a_part_is_a_failed_row_and_the_others_run(tmp_path):
     assert "illegal memory access" in (tmp_path / "raises" / "log.txt").read_text()
 
 
+@pytest.mark.nightly
 def test_a_part_that_hangs_is_ended_by_its_limit(tmp_path):
     (row,) = found(part("hangs", limit_s=5.0), folder=tmp_path)
     assert (row.name, row.outcome) == ("hangs", "failed")
     assert row.told.startswith("ended by its time limit of 5 s; last: ")
 
 
+@pytest.mark.nightly
 def test_no_part_begins_after_the_time_of_all(tmp_path):
     rows = found(part("hangs"), part("well"), folder=tmp_path, limit_s=5.0)
     assert "limit of 5 s" in rows[0].told
@@ -207,7 +209,7 @@ def test_each_test_is_a_row_and_a_crash_of_pytest_is_one(tmp_path):
     assert (row.outcome, row.told) == ("failed", "ended by the time limit of 3 s")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["fsdp2", "resume"])
 def test_parts_train_by_headrace_also_on_a_cpu(tmp_path, name):
     (chosen,) = known_parts(name)

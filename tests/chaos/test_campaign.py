@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.campaign.campaign import Campaign
+from chaos.campaign.campaign import Campaign, Reference
 from chaos.campaign.ground import LOST_AFTER_S, Ground
-from chaos.campaign.outcome import Reference
 from chaos.campaign.processes import Processes
 from chaos.campaign.trials import TARGETS, draw
 
@@ -27,8 +26,8 @@ RUNS = int(os.environ.get("HEADRACE_CHAOS_RUNS", "0"))
 TRIAL = os.environ.get("HEADRACE_CHAOS_TRIAL")
 """Number of the only trial; None: all."""
 
-DISTURBED_ELSEWHERE = {"rank", "worker", "predictor"}
-"""What is killed in `slurm/test_gangs.py` and in `integration/test_stage_and_evaluate.py`."""
+DISTURBED_ELSEWHERE = {"command", "rank", "worker", "predictor"}
+"""Killed by `test_interrupted_commands.py`, `slurm/test_gangs.py`, `test_stage_and_evaluate.py`."""
 
 
 def first_of_each_role() -> list[int]:
@@ -53,7 +52,7 @@ def reference(ground: Ground) -> Reference:
 
 
 def test_runs_end_as_if_nothing_had_been_done_to_them(ground: Ground, reference: Reference):
-    numbers = [int(TRIAL)] if TRIAL else list(range(RUNS)) or first_of_each_role()[1:]
+    numbers = [int(TRIAL)] if TRIAL else list(range(RUNS)) or first_of_each_role()
     campaign = Campaign(ground=ground, seed=SEED, numbers=numbers, jobs=2)
     outcomes = list(campaign.outcomes(reference))
     unwell = [outcome.model_dump_json(indent=1) for outcome in outcomes if not outcome.is_well]
@@ -63,6 +62,7 @@ def test_runs_end_as_if_nothing_had_been_done_to_them(ground: Ground, reference:
     assert sum(outcome.hit is not None for outcome in outcomes) >= len(numbers) - 2 - RUNS // 5
 
 
+@pytest.mark.nightly
 def test_a_run_that_does_not_end_in_time_is_told_and_ended(ground: Ground, reference: Reference):
     campaign = Campaign(ground=ground, seed=SEED, numbers=(0,), limit_s=3.0)
     (outcome,) = campaign.outcomes(reference)
@@ -72,6 +72,7 @@ def test_a_run_that_does_not_end_in_time_is_told_and_ended(ground: Ground, refer
     assert not Processes(home).living()
 
 
+@pytest.mark.nightly
 def test_another_result_is_told(ground: Ground, reference: Reference):
     known = reference.result
     extra, *files = sorted(known.files)

@@ -352,13 +352,6 @@ class LedgerContract:
         assert {lease.lease_id for lease in with_lease.active_leases()} == {"lease-2", "lease-3"}
         assert [lease.lease_id for lease in with_lease.active_leases("laptop")] == ["lease-3"]
 
-    @pytest.mark.slow
-    def test_twenty_processes_take_three_places(self, url: str, ledger: Ledger):
-        ledger.add_run(run_row())
-        taken = in_processes(take_place, url)
-        assert sum(taken) == 3
-        assert ledger.summary().num_leases == 3
-
     def test_twenty_threads_take_three_places(self, url: str, ledger: Ledger):
         ledger.add_run(run_row())
         with ThreadPoolExecutor(20) as pool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
+import io
+import json
 import re
 import subprocess
 import sys
@@ -14,11 +16,16 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
+from headrace.batch.findings import Grade
 from headrace.batch.job_records import JobSpec
 from headrace.recipe.load import parse
 from headrace.recipe.site import Site
+from headrace_ec2.backend import Ec2
 from headrace_ec2.check import policy
 from headrace_ec2.requests import offers, run_instances, tags, with_tags
+from support.command_line import headrace
+from support.ec2_sim import IMAGE, Ec2Sim
+from support.factories import job_spec
 
 ROOT = Path(__file__).parents[2]
 HOW_TO = (ROOT / "docs" / "how-to" / "run-on-ec2.md").read_text()
@@ -104,15 +111,7 @@ def test_only_looking_is_allowed_everywhere():
 def test_what_headrace_asks_for_meets_the_conditions_of_the_policy(role: str):
     options = site(*blocks(TUTORIAL)).roles[role].ec2
     assert options is not None
-    spec = JobSpec(
-        name="headrace-run-cpu-1-0123abcd",
-        command=("true",),
-        folder="/x",
-        log="/x/log",
-        nodes=1,
-        cpus_per_node=4,
-        time_limit_s=7200.0,
-    )
+    spec = job_spec(name="headrace-run-cpu-1-0123abcd", cpus_per_node=4, time_limit_s=7200.0)
     request = run_instances(spec, options, offers(options)[0], "ami-0", "#!/bin/sh")
     request = with_tags(request, tags(spec, options, (), "me@here", 0.0))
     given = {tag["Key"]: tag["Value"] for tag in request["TagSpecifications"][0]["Tags"]}
@@ -143,3 +142,75 @@ def test_the_first_run_costs_what_its_parts_cost():
     assert [f"{float(a) * float(b) + 1e-9:.2f}" for a, b, _ in rows] == [cost for *_, cost in rows]
     total = sum(float(a) * float(b) for a, b, _ in rows)
     assert f"| **all**, before rounding | | **{total:.2f}** |" in TUTORIAL
+
+
+_DOCS = Path(__file__).parents[2] / "docs"
+_PAGE = (_DOCS / "how-to" / "run-on-ec2.md").read_text()
+_TUTORIAL = (_DOCS / "tutorials" / "first-run-on-ec2.md").read_text()
+_JOB: dict[str, Any] = {
+    "command": ("true",),
+    "cpus_per_node": 1,
+    "time_limit_s": 600.0,
+    "folder": "/x",
+    "log": "/x/log",
+}
+
+
+def _block(language: str, page: str) -> str:
+    found = re.search(rf"^```{language}\n(.*?)^```$", page, re.M | re.S)
+    return found[1]
+
+
+def _values() -> Any:
+    """The site of the tutorial."""
+    values = OmegaConf.create(yaml.safe_load(_block("yaml", _TUTORIAL)))
+    return OmegaConf.to_container(values, resolve=True)
+
+
+def _site() -> Site:
+    return parse(Site, _values(), "the tutorial")
+
+
+def test_the_policy_of_the_page_is_the_one_that_the_check_prints():
+    options = _site().roles["cpu"].ec2
+    assert options is not None
+    without_profile = options.model_copy(update={"instance_profile": None})
+    assert json.loads(_block("json", _PAGE)) == policy(without_profile)
+
+
+def test_the_commands_about_strays_do_what_the_pages_say(
+    headrace_home: Path, ec2_sim: Ec2Sim, monkeypatch: pytest.MonkeyPatch
+):
+    """Their leases are not known here, and one should have ended long ago."""
+    ec2_sim.boots = False
+    Ec2(ec2_sim.options()).submit(JobSpec(name="headrace-run-gpu-1-0123abcd", nodes=2, **_JOB))
+    late, named = ec2_sim.alive()
+    late.add_tags({"headrace:ends-at": "2020-01-01T00:00:00Z"})
+    site = _values()
+    site["roles"]["cpu"]["ec2"] = site["roles"]["gpu"]["ec2"] = ec2_sim.values()
+    (headrace_home / "sites").mkdir()
+    (headrace_home / "sites" / "aws.yaml").write_text(yaml.safe_dump(site))
+    pages = _PAGE + _TUTORIAL
+    left = []
+    for command in re.findall(r"^\$ headrace (cloud .*?)(?:  +#.*)?$", pages, re.M):
+        monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+        ended = headrace(*command.replace("i-0123456789abcdef0", named.id).split())
+        assert ended.exit_code == 0, (command, ended.output)
+        left.append([each.id for each in ec2_sim.alive()])
+    assert left == [[late.id, named.id], [named.id], [], [], []]
+
+
+@pytest.mark.parametrize("name", ["cpu", "gpu"])
+def test_ec2_takes_the_roles_of_the_tutorial(name: str, ec2_sim: Ec2Sim):
+    role = _site().roles[name]
+    assert role.ec2 is not None
+    # moto's image keeps its volume unless told otherwise
+    here = {"image": IMAGE, "endpoint_url": ec2_sim.server.endpoint_url, "disk": 2**33}
+    not_there = {"subnets": (), "security_groups": (), "instance_profile": None}
+    options = role.ec2.model_copy(update={**here, **not_there})
+    asked = {"nodes": role.nodes, "cpus_per_node": role.cpus_per_node}
+    asked["time_limit_s"] = role.lifetime_s
+    job = JobSpec(**{**dict(role.batch), **_JOB, **asked}, name="headrace-page")
+    found = list(Ec2(options).check(job))
+    assert [each for each in found if each.grade is not Grade.OK] == []
+    assert [each.subject for each in found].count("start") == len(offers(options)) > 1

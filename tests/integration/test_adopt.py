@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sqlite3
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -19,14 +21,14 @@ from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.load import BUILT_IN
-from headrace.runs.lifecycle import create_run
-from headrace.runs.runs import Run, RunRequest
+from headrace.runs.runs import Run
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
 from support.attempts import start_step
 from support.command_line import headrace
 from support.ec2_sim import Ec2Sim, name_of
 from support.leases import START_TIMEOUT_S, lease_spec, wait_for_state
+from support.runs import make_run
 from support.slurm_dev import DevSlurm
 from support.waiting import wait_until
 
@@ -136,15 +138,8 @@ def test_instances_are_found_again_and_none_is_started_twice(
 
 
 def _run() -> Run:
-    return create_run(
-        RunRequest(
-            recipe="digits",
-            site="quick",
-            key="headrace_pack/manual-1",
-            owner="airflow:headrace_pack:manual-1",
-            kind="pack",
-        )
-    )
+    owner = "airflow:headrace_pack:manual-1"
+    return make_run(site="quick", key="headrace_pack/manual-1", owner=owner, kind="pack")
 
 
 def _lose_the_ledger(home: Path, monkeypatch: pytest.MonkeyPatch, new: str = "new.db") -> None:
@@ -157,3 +152,42 @@ def _headrace(*arguments: str) -> str:
     result = headrace(*arguments, columns=250)
     assert result.exit_code == 0, result.output
     return result.output
+
+
+HOMES = sorted((Path(__file__).parent / "older_homes").glob("*.tar.gz"))
+MADE_IN = "/srv/headrace"
+
+
+@pytest.fixture(params=HOMES, ids=lambda file: file.name)
+def earlier_home(request: pytest.FixtureRequest, headrace_home: Path) -> Path:
+    """A earlier_home with one run of 150 digits, its leases, its dataset and its ledger."""
+    with tarfile.open(request.param) as archive:
+        # Python 3.11.2 of Debian 12 has no filters
+        safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        archive.extractall(headrace_home, **safely)
+    for file in headrace_home.rglob("*"):
+        if file.suffix in (".json", ".sql") and file.name != "manifest.json":  # it has a digest
+            file.write_text(file.read_text().replace(MADE_IN, str(headrace_home)))
+    with sqlite3.connect(headrace_home / "ledger.db") as ledger:
+        ledger.executescript((headrace_home / "ledger.sql").read_text())
+    return headrace_home
+
+
+def told(*arguments: str) -> str:
+    done = headrace(*arguments, columns=200)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_an_older_home_opens(earlier_home: Path):
+    (run,) = (path.name for path in (earlier_home / "runs").glob("digits-*"))
+    (dataset,) = (earlier_home / "datasets").iterdir()
+    assert run in told("runs")
+    shown = told("status", run)
+    assert shown.count("succeeded") == 5
+    assert "accuracy 0.1333" in shown
+    assert "fit" in told("logs", run, "train").lower()
+    assert "150" in told("inspect", str(dataset))
+    assert "intact: 3 shards, 150 samples" in told("verify", str(dataset))
+    assert told("lease", "list", "--all").count(run) == 2
+    assert told("resume", run)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,9 +16,15 @@ import pytest
 from PIL import Image
 
 from headrace.states import FailureClass, StepState
-from support.bad_input import HEADRACE, Place, make_place, status_of, words
-from support.frail_files import write_aborting_parquet, write_endless_hdf5
-from support.images import write_class_folders
+from support.bad_input import (
+    Place,
+    make_place,
+    status_of,
+    words,
+    write_aborting_parquet,
+    write_class_folders,
+    write_endless_hdf5,
+)
 from support.small_disk import small_disk
 from support.training import CODE
 
@@ -76,7 +81,7 @@ def test_a_source_that_cannot_be_packed(place, case, dataset, expected):
     source = place.home / "raw" / case
     write_source(source, case)
     place.write_raw(case, source, **dataset)
-    result, log = drive_pack(place, case)
+    result, log = place.drive_pack(case)
     words(result["failure"]["message"], *expected)
     assert str(source) in result["failure"]["message"]
     assert result["failure"]["failure_class"] in ("user_error", "data_error")
@@ -92,25 +97,6 @@ def write_source(folder: Path, case: str) -> None:
     if case == "no-file":
         rows = "".join(f"{name}.png,x\n" for name in ("a", "b", "c", "gone"))
         (folder / "labels.csv").write_text(f"path,label\n{rows}")
-
-
-def drive_pack(place: Place, recipe: str) -> tuple[dict, str]:
-    """Run a pack step by its driver; its result and what it logged."""
-    code = (
-        "import sys\nfrom pathlib import Path\n"
-        "from support.drive import drive\ndrive(Path(sys.argv[1]), sys.argv[2])\n"
-    )
-    folder = place.home / "driven" / recipe
-    done = subprocess.run(
-        [HEADRACE.parent / "python", "-c", code, str(folder), recipe],
-        env={**place.environment(), "PYTHONPATH": str(CODE.parent.parent)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads((folder / "result.json").read_text()), done.stderr
 
 
 def test_an_empty_source_is_told_by_every_command(place):

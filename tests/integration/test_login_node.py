@@ -8,13 +8,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.batch.job_records import JobSpec
 from headrace.batch.slurm import Slurm
 from headrace.batch.ssh import SshCommands, master_command
 from headrace.clusters import lease_client
 from headrace.errors import AmbiguousSubmitError, BatchError, LoginError
 from headrace.recipe.batch import Login
 from headrace.recipe.site import Role
+from support.factories import job_spec
 from support.leases import opened
 from support.login_node import LoginNode
 from support.slurm_dev import DevSlurm
@@ -120,12 +120,10 @@ def test_a_submit_over_a_broken_connection_is_unclear_and_one_without_is_not():
             """The connection seems to be there."""
 
     login = Login(host="nobody@127.0.0.1", port=9)
-    job = JobSpec(name="a", command=("true",), nodes=1, cpus_per_node=1, time_limit_s=60,
-                  folder="/", log="/dev/null")  # fmt: skip
     with pytest.raises(AmbiguousSubmitError, match="was lost"):
-        Slurm(Broken(login, {})).submit(job)
+        Slurm(Broken(login, {})).submit(job_spec())
     with pytest.raises(LoginError, match="cannot be reached"):
-        Slurm(SshCommands(login, {})).submit(job)
+        Slurm(SshCommands(login, {})).submit(job_spec())
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from headrace.clusters import lease_client
 from headrace.clusters.backends import launcher_for
@@ -20,17 +19,16 @@ from headrace.execution.execute import execute
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord
-from headrace.recipe.load import BUILT_IN
 from headrace.recipe.site import Role
-from headrace.runs.lifecycle import create_run
-from headrace.runs.owners import process_owner
-from headrace.runs.runs import Run, RunRequest
+from headrace.runs.runs import Run
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.status.lease import bad_nodes
 from headrace.status.run_details import run_details
 from support.command_line import headrace
 from support.container_image import why_not
+from support.factories import built_in, write_recipe, write_site
 from support.leases import lease_spec, opened, wait_for_state
+from support.runs import make_run
 from support.slurm_dev import LEAVING_S, DevSlurm
 from support.waiting import wait_until
 
@@ -43,19 +41,9 @@ _BATCH: dict[str, Any] = {"interface": "lo", "poll": 0.2}
 @pytest.fixture
 def home(headrace_home: Path, slurm: DevSlurm, digits_folder: Path) -> Iterator[Path]:
     """A home with recipe `digits` of little data, which packs on a gang like it trains."""
-    recipe = yaml.safe_load((BUILT_IN / "recipes" / "digits.yaml").read_text())
-    recipe["dataset"]["source"] = str(digits_folder)
-    _write(headrace_home / "recipes" / "small.yaml", recipe | {"name": "small"})
+    write_recipe(headrace_home, "small", dataset={"source": str(digits_folder)})
     yield headrace_home
     slurm.heal()
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(yaml.safe_dump(content))
-
-
-_OPEN = {"allowed_sources": ["/"]}
 
 
 def run_on(home: Path, role: str, **batch: Any) -> Run:
@@ -66,15 +54,15 @@ def run_on(home: Path, role: str, **batch: Any) -> Run:
         role: The role.
         batch: What is wrong with it.
     """
-    site = yaml.safe_load((BUILT_IN / "sites" / "slurm-dev.yaml").read_text())
-    for each in site["roles"].values():
+    roles = built_in("sites", "slurm-dev")["roles"]
+    for each in roles.values():
         each["batch"] = {key: value for key, value in each["batch"].items() if key != "config"}
         each["batch"]["poll"] = 0.3
-    site["roles"]["cpu"] |= {"kind": "gang", "nodes": 1}
-    site["roles"][role]["batch"] |= batch
-    _write(home / "sites" / "wrong.yaml", site | {"name": "wrong", "folder": str(home), **_OPEN})
-    request = RunRequest(recipe="small", site="wrong", key=f"test:{home}", owner=process_owner())
-    return create_run(request)
+    roles["cpu"] |= {"kind": "gang", "nodes": 1}
+    roles[role]["batch"] |= batch
+    open_to_all = {"folder": str(home), "allowed_sources": ["/"]}
+    write_site(home, "wrong", like="slurm-dev", roles=roles, **open_to_all)
+    return make_run(recipe="small", site="wrong")
 
 
 def failed_attempts(run: Run) -> tuple[AttemptRecord, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import uuid
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,13 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord
 from headrace.objects.store import read_manifest_at
 from headrace.recipe.site import StoreOptions
-from headrace.runs.lifecycle import create_run
-from headrace.runs.owners import process_owner
-from headrace.runs.runs import Run, RunRequest
+from headrace.runs.runs import Run
 from headrace.staging.peers import PeerGroup
 from headrace.states import StepState
 from headrace.training.train_step import train
 from support.bad_input import Place
 from support.net_hosts import DATA, NetHosts
+from support.runs import make_run
 from support.s3_faults import Faults, faulty
 from support.s3_servers import KEY, SECRET
 from support.training import (
@@ -140,10 +138,7 @@ def _job(home: Path, hosts: NetHosts, server: Faults, samples: Path, bucket: str
         tiers=[{"name": "own", "folder": str(hosts.storage / "tier"), "reserve": 0}],
         s3={"endpoint_url": server.endpoint_url},
     )
-    request = RunRequest(
-        recipe="parts", site="three", key=f"test:{uuid.uuid4().hex}", owner=process_owner()
-    )
-    return Job(create_run(request), hosts, server, home)
+    return Job(make_run(recipe="parts", site="three"), hosts, server, home)
 
 
 def test_three_nodes_hold_a_part_each_though_one_is_lost_and_work_as_one_that_holds_all(

@@ -18,6 +18,7 @@ from headrace.files.layout import SiteFolder
 from headrace.recipe.batch import Batch
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
+from support.factories import job_spec
 from support.leases import lease_spec
 from support.queue_burst import burst, flaky_sbatch
 from support.slurm_dev import DevSlurm
@@ -30,6 +31,7 @@ MOST, MOST_QUEUED = 14, 8
 LOST = 13
 
 
+@pytest.mark.nightly
 def test_a_hundred_jobs_asked_for_at_once(slurm: DevSlurm, tmp_path: Path):
     """pains 16, 17: within the limits at every moment, and no duplicate of a lost answer."""
     leases = tmp_path / "leases"
@@ -122,13 +124,5 @@ def test_a_limit_of_slurm_is_read_and_a_refusal_for_it_is_waited_for(
 
 
 def _job(number: int) -> JobSpec:
-    return JobSpec(
-        name=f"headrace-limited-{number}-{uuid.uuid4().hex[:8]}",
-        command=("sleep", "60"),
-        nodes=1,
-        cpus_per_node=1,
-        memory_per_node=2**26,
-        time_limit_s=120.0,
-        folder="/",
-        log="/dev/null",
-    )
+    name = f"headrace-limited-{number}-{uuid.uuid4().hex[:8]}"
+    return job_spec(name=name, command=("sleep", "60"), memory_per_node=2**26, time_limit_s=120.0)

@@ -28,7 +28,6 @@ from headrace.execution import decisions, ticks
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.rows import AttemptRecord
-from headrace.recipe.load import BUILT_IN
 from headrace.recipe.recipe import RetryPolicy
 from headrace.recipe.site import Role
 from headrace.runs import site_machines
@@ -39,6 +38,7 @@ from headrace_foresight import budget
 from support import fleet_functions, paced_run
 from support.command_line import headrace
 from support.ec2_sim import Ec2Sim, name_of
+from support.factories import write_recipe, write_site, write_yaml
 from support.leases import START_TIMEOUT_S, opened, submit_look, wait_for_state
 from support.paced_run import PacedRun, until
 from support.s3_servers import KEY, SECRET
@@ -59,27 +59,21 @@ def home(
 ) -> Path:
     """Recipe `paced`, and sites `aws` and `here` of the same world size."""
     monkeypatch.setenv("HEADRACE_DIGITS", str(digits_folder))
-    recipe = yaml.safe_load((BUILT_IN / "recipes" / "digits.yaml").read_text())
-    recipe["trainer"] |= {"max_epochs": 1, "checkpoint_every_steps": 1000}
     (headrace_home / "pace").mkdir()
-    model = {"_target_": "paced_digits.PacedDigits", "folder": str(headrace_home / "pace")}
-    recipe |= {"name": "paced", "code": [str(CODE)], "model": model, "evaluate": None}
-    _write(headrace_home / "recipes" / "paced.yaml", recipe)
+    write_recipe(
+        headrace_home, "paced", code=[str(CODE)], evaluate=None,
+        trainer={"max_epochs": 1, "checkpoint_every_steps": 1000},
+        model={"_target_": "paced_digits.PacedDigits", "folder": str(headrace_home / "pace")},
+    )  # fmt: skip
     allowed = {"allowed_code": [str(CODE)], "allowed_sources": ["/"]}
-    laptop = yaml.safe_load((BUILT_IN / "sites" / "laptop.yaml").read_text()) | allowed
-    _write(headrace_home / "sites" / "here.yaml", laptop | {"name": "here"})
+    write_site(headrace_home, "here", **allowed)
     roles = {
         "cpu": _role(ec2_sim, kind="pool", instance_types=["c5.large", "m5.large"]),
         "gpu": _role(ec2_sim, kind="gang", markets=["spot"]),
     }
     limits = {"max_leases": 2, "lost_after": 12}
-    aws = laptop | {
-        "limits": limits,
-        "name": "aws",
-        "folder": str(headrace_home / "aws"),
-        "roles": roles,
-    }
-    _write(headrace_home / "sites" / "aws.yaml", aws)
+    folder = str(headrace_home / "aws")
+    write_site(headrace_home, "aws", roles=roles, limits=limits, folder=folder, **allowed)
     return headrace_home
 
 
@@ -208,7 +202,7 @@ def test_a_run_that_has_cost_its_budget_stops_with_a_checkpoint_and_says_why(
     """pains 37: here on machines of this one, of which somebody says that they cost."""
     site = home / "sites" / "here.yaml"
     content = yaml.safe_load(site.read_text())
-    _write(site, content | {"limits": content["limits"] | {"budget": 1000.0}})
+    write_yaml(site, content | {"limits": content["limits"] | {"budget": 1000.0}})
     meter = _Meter()
     monkeypatch.setattr(site_machines, "meter_of", meter.of)
     monkeypatch.setattr(ticks, "ENFORCED_EVERY_S", 0.5)
@@ -366,8 +360,3 @@ def _role(sim: Ec2Sim, *, kind: str, **ec2: Any) -> dict[str, Any]:
         "batch": {"interface": "lo", "poll": 0.2},
         "ec2": {**sim.values(), "prices": _PRICES, **ec2},
     }
-
-
-def _write(file: Path, content: dict[str, Any]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(yaml.safe_dump(content, sort_keys=False))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 import time
 import urllib.request
@@ -14,6 +15,8 @@ import psutil
 import pytest
 import slurm_dev
 import yaml
+from slurm_dev_daemons import Daemons
+from slurm_dev_files import Shape
 
 from headrace.batch.slurm_queues import parse_limit
 from headrace.clusters import lease_client
@@ -25,17 +28,18 @@ from headrace.files.layout import SiteFolder
 from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord
+from headrace.processes.identity import die_with_parent
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
 from headrace.recipe.site import Role
 from headrace.runs.costs import run_cost
-from headrace.runs.lifecycle import create_run
-from headrace.runs.owners import process_owner
-from headrace.runs.runs import Run, RunRequest
+from headrace.runs.runs import Run
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.status.lease import lease_view as view
 from headrace_foresight.lifetime import DEFAULT_S
 from support.documents import NEEDS_SLURM, Reader, blocks
+from support.factories import write_recipe, write_yaml
 from support.leases import START_TIMEOUT_S, lease_spec, opened, wait_for_state
+from support.runs import make_run
 from support.secret_sweep import check_only_in, digest_of, files_with, told_by
 from support.slurm_dev import DevSlurm
 from support.training import CODE, weights_here
@@ -60,17 +64,11 @@ _GANG: dict[str, Any] = {
 def home(headrace_home: Path, digits_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Recipe `held`, and site `quick`: four ranks on two nodes of Slurm."""
     monkeypatch.setenv("HEADRACE_DIGITS", str(digits_folder))
-    recipe = yaml.safe_load((BUILT_IN / "recipes" / "digits.yaml").read_text())
-    recipe["trainer"] |= {"max_epochs": 1, "checkpoint_every_steps": CHECKPOINT_EVERY}
-    model = {
-        "_target_": "held_digits.HeldDigits",
-        "folder": str(headrace_home / "held"),
-        "hold_at": HOLD_AT,
-    }
-    _write(
-        headrace_home / "recipes" / "held.yaml",
-        recipe | {"name": "held", "code": [str(CODE)], "model": model},
-    )
+    model = {"_target_": "held_digits.HeldDigits", "folder": str(headrace_home / "held")}
+    write_recipe(
+        headrace_home, "held", code=[str(CODE)], model=model | {"hold_at": HOLD_AT},
+        trainer={"max_epochs": 1, "checkpoint_every_steps": CHECKPOINT_EVERY},
+    )  # fmt: skip
     allowed = f"allowed_code: [{CODE}]\nallowed_outputs: [{headrace_home}/held]"
     allowed += "\nsecrets: {TRACKER_KEY: env:HEADRACE_TEST_TRACKER}"
     monkeypatch.setenv("HEADRACE_TEST_TRACKER", SECRETS[0])
@@ -268,21 +266,14 @@ def test_the_small_slurm_is_brought_up_once_and_keeps_to_loopback(slurm: DevSlur
 
 
 def _run(site: str, *overrides: str) -> Run:
-    request = RunRequest(
-        recipe="held",
-        site=site,
-        overrides=overrides,
-        key=f"test:{uuid.uuid4().hex}",
-        owner=process_owner(),
-    )
-    return create_run(request)
+    return make_run(recipe="held", site=site, overrides=overrides)
 
 
 def _changed(home: Path, **changes: Any) -> str:
     """Site `quick` whose first role is asked for otherwise."""
     site = yaml.safe_load((home / "sites" / "quick.yaml").read_text())
     site["roles"]["cpu"] |= changes
-    _write(home / "sites" / "changed.yaml", site | {"name": "changed"})
+    write_yaml(home / "sites" / "changed.yaml", site | {"name": "changed"})
     return "changed"
 
 
@@ -290,6 +281,17 @@ def _attempts(run: Run, step: str) -> list[AttemptRecord]:
     return [each for each in open_ledger().attempts(run.run_id) if each.step == step]
 
 
-def _write(path: Path, content: dict[str, Any]) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(yaml.safe_dump(content))
+@pytest.mark.skipif(bool(slurm_dev.why_not()), reason=slurm_dev.why_not() or "it can run")
+def test_its_database_leaves_those_of_others_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    table_of_another = tmp_path / "#sql-temptable-1-1-1.MAD"
+    table_of_another.touch()
+    with tempfile.TemporaryDirectory(prefix="headrace-db-", dir="/tmp") as folder:
+        daemons = Daemons(Path(folder), before=lambda: die_with_parent(signal.SIGKILL))
+        try:
+            slurm_dev._start_database(Shape(folder=Path(folder), host="localhost", port=0), daemons)
+        finally:
+            daemons.stop()
+    assert table_of_another.exists()

@@ -11,9 +11,9 @@ import yaml
 from headrace.clusters.lease_files import LeaseFiles
 from headrace.errors import UserError
 from headrace.leases import run_leases
-from headrace.recipe.load import BUILT_IN
 from headrace.states import LeaseState
 from support.command_line import headrace
+from support.factories import write_site
 from support.leases import START_TIMEOUT_S, wait_for_state
 from support.runs import make_run
 from support.slurm_dev import LEAVING_S, DevSlurm
@@ -48,9 +48,7 @@ def test_a_shell_in_a_runs_lease_has_its_folders_and_leaves_it_open(
 def test_a_shell_on_slurm_is_a_step_of_a_job_of_its_own(
     headrace_home: Path, slurm: DevSlurm, no_leftover_processes: None
 ) -> None:
-    site = yaml.safe_load((BUILT_IN / "sites" / "slurm-dev.yaml").read_text())
-    (headrace_home / "sites").mkdir(exist_ok=True)
-    (headrace_home / "sites" / "quick.yaml").write_text(yaml.safe_dump(site | {"name": "quick"}))
+    write_site(headrace_home, "quick", like="slurm-dev")
     ask = "echo job=$SLURM_JOB_ID lease=$HEADRACE_LEASE; tty; read code; exit $code"
     command = [HEADRACE, "shell", "--site", "quick", "--role", "gpu", "--", "/bin/sh", "-c", ask]
     done = typed(command, [("/dev/pts/", "5")], START_TIMEOUT_S)

@@ -16,6 +16,7 @@ from headrace.batch.commands import CommandResult, LocalCommands
 from headrace.cli.commands import build
 from headrace.recipe.load import BUILT_IN
 from headrace.site_check import check as looks
+from support.factories import write_site
 from support.login_node import LoginNode
 from support.site_checks import check, graded
 from support.slurm_dev import DevSlurm
@@ -117,9 +118,7 @@ def test_slurm_is_asked_through_a_login_node(
 
 def test_a_folder_that_cannot_be_used(headrace_home: Path):
     (headrace_home / "file").touch()
-    site = headrace_home / "bad.yaml"
-    content = yaml.safe_load((BUILT_IN / "sites" / "laptop.yaml").read_text())
-    site.write_text(yaml.safe_dump(content | {"folder": str(headrace_home / "file" / "below")}))
+    site = write_site(headrace_home, "bad", folder=str(headrace_home / "file" / "below"))
     code, found = check(site)
     assert code == 1
     assert [name for _, name, grade, _ in found if grade == "fail"] == ["folder"]

@@ -24,6 +24,7 @@ from headrace.files.layout import LeaseFolder
 from headrace.recipe.batch import Login
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
+from support.factories import job_spec
 from support.leases import START_TIMEOUT_S, opened, wait_for_state
 from support.login_node import LoginNode
 from support.waiting import wait_until
@@ -104,9 +105,9 @@ def _system(hosts: tuple[Login, ...], login_node: LoginNode) -> SshHosts:
 
 
 def _job(folder: Path, text: str) -> JobSpec:
-    return JobSpec(
+    return job_spec(
         name=f"headrace-test-{uuid.uuid4().hex}", command=("sh", "-c", text), nodes=2,
-        cpus_per_node=1, time_limit_s=600.0, folder=str(folder), log=str(folder / "log"),
+        time_limit_s=600.0, folder=str(folder), log=str(folder / "log"),
     )  # fmt: skip
 
 

@@ -29,9 +29,10 @@ from headrace.recipe.site import Role, Site, Tier
 from headrace.shards.dataset import ShardedDataset
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
-from headrace.steps.mailbox import StepResult, StepSpec
+from headrace.steps.mailbox import StepResult
 from headrace.steps.run import run_step
 from support.checkpoints import write_in_parts
+from support.factories import step_spec
 from support.rank_processes import drivers_of, worker_of
 from support.shards import write_dataset, write_identified
 from support.waiting import wait_until
@@ -125,16 +126,7 @@ def submit(
     run_folder.path.mkdir(parents=True)
     write_record(run_folder.recipe, made)
     write_record(run_folder.site, site)
-    spec = StepSpec(
-        key=f"{run_folder.run_id}/{kind}/1",
-        kind=kind,
-        run_id=run_folder.run_id,
-        name=kind,
-        attempt=1,
-        run_folder=str(run_folder.path),
-        inputs=inputs,
-    )
-    return mailbox.submit(lease, spec), run_folder
+    return mailbox.submit(lease, step_spec(run_folder, kind, inputs=inputs)), run_folder
 
 
 def run(lease, home, site, kind: str, made: Recipe, **inputs: str) -> tuple[StepResult, RunFolder]:
@@ -435,9 +427,6 @@ def test_missing_inputs_are_named(home, site, dataset):
     for kind in ("stage", "evaluate"):
         step = LeaseFolder(home / "no-lease").step(1 if kind == "stage" else 2)
         step.path.mkdir(parents=True)
-        spec = StepSpec(
-            key="k", kind=kind, run_id="r", name=kind, attempt=1, run_folder=str(run_folder.path)
-        )
-        write_record(step.spec, spec)
+        write_record(step.spec, step_spec(run_folder, kind))
         result = run_step(step)
         assert f"The {kind} step was given no dataset" in result.failure.message

@@ -31,8 +31,7 @@ from headrace.status.run_details import RunDetails, run_details
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepStatus
 from support.command_line import headrace
-from support.last_will import last_will
-from support.leftovers import describe, started_by
+from support.leftovers import describe, last_will, started_by
 from support.poisoned import Poisoned
 from support.s3_servers import aws_settings
 from support.scheduling import shares_airflow
@@ -188,7 +187,7 @@ class AirflowService:
         self.home = home
         """Value of `$HEADRACE_HOME` of everything that belongs to this service."""
         self.here = Poisoned(home.with_name(f"{home.name}-here"))
-        """Folder in which it is started."""
+        """Folder in which it is started: no process of it may import a module from there."""
         with self.settings():
             self.ledger = Ledger.open()
         self.come_up()
@@ -372,7 +371,7 @@ class AirflowService:
         assert [row.lease_id for row in leases if row.ended_at is None or not row.why_ended] == []
 
     def stop(self) -> None:
-        """End Airflow, and fail when a process of it or of its leases is left a minute later."""
+        """End Airflow; fail if a process is left a minute later, or has imported from `here`."""
         self.go_down()
         with self.settings():
             running = self.ledger.runs(states=(StepState.RUNNING,))
@@ -382,6 +381,7 @@ class AirflowService:
             wait_until(lambda: not started_by("", self.home), 60.0, "all processes to end")
         except AssertionError as late:
             raise AssertionError(f"{late}\n{describe(started_by('', self.home))}") from late
+        assert self.here.imported == set()
 
 
 def make_home(home: Path) -> Path:

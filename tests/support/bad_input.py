@@ -1,9 +1,11 @@
-"""A small site, dataset and recipe, and the `headrace` command as its user meets it."""
+"""A small site, dataset and recipe, and the `headrace` command as its user meets it; bad files."""
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -11,12 +13,19 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import h5py
+import numpy as np
 import yaml
+from PIL import Image
 
+from headrace.files.atomic import write_record
+from headrace.files.layout import RunFolder, StepFolder
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.rows import AttemptRecord, RunRecord
+from headrace.recipe.load import load_recipe, load_site
 from support import command_line
 from support.command_line import Ended
+from support.factories import step_spec
 from support.leftovers import describe, started_by
 from support.training import CODE, write_blobs
 from support.waiting import wait_until
@@ -73,6 +82,26 @@ class Place:
 
     def _working(self) -> list[Any]:
         return started_by("none", self.home)
+
+    def drive_pack(self, recipe: str) -> tuple[dict[str, Any], str]:
+        """Run a pack step by its driver, without a lease; return its result and what it logged."""
+        folder = StepFolder(self.home / "driven" / recipe)
+        run = RunFolder(folder.path / "run")
+        with mock.patch.dict(os.environ, self.environment(), clear=True):
+            write_record(run.recipe, load_recipe(recipe))
+            write_record(run.site, load_site("here"))
+        write_record(folder.spec, step_spec(run, "pack"))
+        code = "import sys; from headrace.steps.run import main; main(sys.argv[1:])"
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(folder.path)],
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(folder.result.read_text()), done.stderr
 
     def run(self, recipe: str, *overrides: str) -> subprocess.CompletedProcess[str]:
         """`headrace run RECIPE --site here OVERRIDES`."""
@@ -145,3 +174,54 @@ def status_of(place: Place) -> dict[str, Any]:
     assert done.exit_code == 0, done.stderr
     view: dict[str, Any] = json.loads(done.stdout)
     return {**view, "steps": {step["name"]: step for step in view["steps"]}}
+
+
+def write_class_folders(
+    folder: Path,
+    *,
+    classes: tuple[str, ...] = ("bright", "dark", "middle"),
+    per_class: int = 20,
+    shape: tuple[int, ...] = (8, 8),
+) -> Path:
+    """Write PNG files into one folder a class; classes differ in brightness, so they can be learnt.
+
+    Args:
+        folder: Made when it is not there; gets `<class>/<class>-000.png`, ….
+        classes: Names of the class folders.
+        per_class: Files a class.
+        shape: `(height, width)` for grey or `(height, width, 3)` for colour.
+
+    Returns:
+        `folder`.
+    """
+    random = np.random.default_rng(0)
+    for number, name in enumerate(classes):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        centre = 255 * (number + 0.5) / len(classes)
+        for index in range(per_class):
+            pixels = np.clip(random.normal(centre, 20, shape), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{name}-{index:03d}.png")
+    return folder
+
+
+_PARQUET = """
+P(e~L6#x|!6%;HL0u=xi1{DSz7z6<T000;S0RR91762#&0RR917z6<T000pY00002000020RaF202KroEHwZa26JO*Wo=;<0ss{P
+B?A}%cqJZ8tP=<k0000M0vQ|`93}u96#^M01^^it0eBSv76KM>7IG#CJQxH40000O1OWg502Tl!1OWg502l-T0000H5daw+6#x|g
+6#@V}DFzuP00IC202Xo<0wxF+asVhGaA9(Bb!BudV{mXSVRCYBcOZ6Ua&u{KZXhx?E-)@J85|q{005x?002-yQZW
+"""
+"""One row; one bit of its schema is wrong, so that its statistics do not fit."""
+
+
+def write_aborting_parquet(path: Path) -> None:
+    """Write a file whose metadata makes pyarrow abort."""
+    path.write_bytes(base64.b85decode("".join(_PARQUET.split())))
+
+
+def write_endless_hdf5(path: Path, heap: int = -1) -> None:
+    """Write 200 texts, of which one heap of HDF5, from 0 or by default the last, makes a loop."""
+    with h5py.File(path, "w") as file:
+        file["text"] = [f"{number:0100}" for number in range(200)]
+    content = bytearray(path.read_bytes())
+    heaps = [found.start() for found in re.finditer(rb"GCOL\x01", content)]
+    content[heaps[heap] + 16 : heaps[heap] + 32] = bytes(16)  # the head of its first object
+    path.write_bytes(content)

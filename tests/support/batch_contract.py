@@ -18,6 +18,7 @@ from headrace.batch.system import INDEX, BatchSystem
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
 from headrace.files.atomic import write_text
 from headrace.recipe.batch import Batch
+from support.factories import job_spec
 from support.fake_queues.commands import FakeQueue, fake_queue
 from support.scripted_commands import FlakySubmits
 from support.waiting import wait_until
@@ -282,17 +283,9 @@ def ends_at_limit(system: BatchSystem, queue: FakeQueue, job: JobSpec) -> str:
 
 
 def job(place: Path, **changes: Any) -> JobSpec:
-    given = {
-        "name": f"headrace-{uuid.uuid4().hex[:12]}",
-        "command": ("true",),
-        "nodes": 1,
-        "cpus_per_node": 1,
-        "memory_per_node": 2**28,
-        "time_limit_s": 120.0,
-        "folder": str(place),
-        "log": str(place / "log"),
-    }
-    return JobSpec(**{**given, **changes})
+    given = {"name": f"headrace-{uuid.uuid4().hex[:12]}", "memory_per_node": 2**28}
+    here = {"time_limit_s": 120.0, "folder": str(place), "log": str(place / "log")}
+    return job_spec(**{**given, **here, **changes})
 
 
 def submit(system: BatchSystem, job: JobSpec, folder: Path) -> JobRecord:

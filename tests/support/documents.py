@@ -77,8 +77,8 @@ class Reader:
             code, output = self._run(command)
             story = f"line {block.line}: $ {command}\n{output}"
             assert code == expected_code, f"exit code {code}, not {expected_code}, {story}"
-            pattern = ".*".join(_pattern(line) for line in lines)
-            assert re.search(pattern, output, re.S), f"the output is not what {story}"
+            missing = first_missing(lines, output)
+            assert missing is None, f"the output is not what {story}\nIt lacks the line: {missing}"
 
     def _run(self, command: str) -> tuple[int, str]:
         after = self.home / ".folder-after-command"
@@ -104,7 +104,19 @@ class Reader:
         return {**kept, **marks, "HOME": str(self.home), "PATH": programs, "COLUMNS": "200"}
 
 
-def _pattern(line: str) -> str:
-    """What a line of a page stands for: how wide a column is depends on its values."""
-    words = r"\s+".join(re.escape(word) for word in line.split())
-    return words.replace("…", ".*")
+def first_missing(lines: list[str], output: str) -> str | None:
+    """Return the first line of a page that the rest of the output does not have; None if all come.
+
+    Each part between two `…` is searched once, behind the part before it: of a part the match that
+    begins first ends first, so no other choice finds more.
+    """
+    position = 0
+    for line in lines:
+        for part in " ".join(line.split()).split("…"):
+            # how wide a column is depends on its values
+            words = r"\s+?".join(re.escape(word) for word in part.split(" "))
+            found = re.compile(words).search(output, position)
+            if found is None:
+                return line
+            position = found.end()
+    return None

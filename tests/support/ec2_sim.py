@@ -161,6 +161,14 @@ class Ec2Sim:
 
         self.refuse = refuse
 
+    def refuse_with(self, code: str) -> None:
+        """Refuse all instances with this error from now on."""
+
+        def refuse(_instance_type: str, _is_spot: bool) -> None:
+            raise client_error(code, "so it is")
+
+        self.refuse = refuse
+
     def log(self, instance_id: str) -> str:
         """What the console of an instance has seen."""
         file = self.folder / instance_id / "console"

@@ -16,7 +16,7 @@ from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
 from headrace.steps import mailbox
-from headrace.steps.mailbox import StepSpec
+from support.factories import step_spec
 from support.waiting import wait_until
 
 TESTS = Path(__file__).parent.parent
@@ -78,13 +78,5 @@ def submit_look(
     run = SiteFolder(lease.path.parent.parent).run("demo")
     write_record(run.recipe, load_recipe("digits"))
     write_record(run.site, load_site("laptop"))
-    spec = StepSpec(
-        key=f"demo/{name}/1",
-        kind=kind,
-        run_id="demo",
-        name=name,
-        attempt=1,
-        run_folder=str(run.path),
-        inputs={"nodes": nodes, **more},
-    )
-    return mailbox.submit(lease, spec)
+    inputs = {"nodes": nodes, **more}
+    return mailbox.submit(lease, step_spec(run, name, kind=kind, inputs=inputs))

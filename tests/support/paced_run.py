@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import sys
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
-import yaml
 
 from headrace.batch.queue_state import JobRecord
 from headrace.clusters.lease_records import HostRecord
@@ -18,12 +15,11 @@ from headrace.execution.execute import execute
 from headrace.files.atomic import read_record, write_text
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.rows import AttemptRecord
-from headrace.recipe.load import BUILT_IN
-from headrace.runs.lifecycle import create_run
-from headrace.runs.owners import process_owner
-from headrace.runs.runs import Run, RunRequest
+from headrace.runs.runs import Run
 from support.disturbed import Records, kill
+from support.factories import built_in, write_recipe, write_site
 from support.rank_processes import SERVER, is_rank, worker_of
+from support.runs import make_run
 
 Waiting = Iterator[None]
 """What a test does while a run goes on: a generator that is asked again a few times a second."""
@@ -43,14 +39,7 @@ class PacedRun:
         self.records = Records(home)
         for file in self._pace.iterdir():
             file.unlink()
-        request = RunRequest(
-            recipe="paced",
-            site=site,
-            overrides=overrides,
-            key=f"test:{uuid.uuid4().hex}",
-            owner=process_owner(),
-        )
-        self.run = create_run(request)
+        self.run = make_run(recipe="paced", site=site, overrides=overrides)
         self._rank = 0
 
     def go(self, disturb: Waiting) -> None:
@@ -173,20 +162,21 @@ def _command(process: psutil.Process) -> list[str]:
 def home_for_paced_runs(home: Path, digits: Path, code: Path) -> None:
     """Write recipe `paced`, and site `quick` of two ranks on two nodes."""
     (home / "pace").mkdir(parents=True)
-    recipe = yaml.safe_load((BUILT_IN / "recipes" / "digits.yaml").read_text())
-    recipe["dataset"]["source"] = str(digits)
-    recipe["trainer"] |= {"max_epochs": 4, "checkpoint_every_steps": 5}
-    model = {"_target_": "paced_digits.PacedDigits", "folder": str(home / "pace")}
-    changes = {"name": "paced", "code": [str(code)], "model": model, "evaluate": None}
-    _write(home / "recipes" / "paced.yaml", recipe | changes | {"pack_role": "gpu"})
-    site = yaml.safe_load((BUILT_IN / "sites" / "slurm-dev.yaml").read_text())
+    write_recipe(
+        home, "paced", dataset={"source": str(digits)}, code=[str(code)], pack_role="gpu",
+        trainer={"max_epochs": 4, "checkpoint_every_steps": 5}, evaluate=None,
+        model={"_target_": "paced_digits.PacedDigits", "folder": str(home / "pace")},
+    )  # fmt: skip
+    site = built_in("sites", "slurm-dev")
     for role in site["roles"].values():
         role["batch"] |= {"poll": 0.5, "memory_per_node": "4GiB"}
         role["batch"].pop("config", None)
     site["roles"]["gpu"]["ranks_per_node"] = 1
     site["roles"]["gpu"]["batch"]["prologue"] = [_glutton(home / "pace" / "eat")]
     site["limits"] |= {"lost_after": 30}
-    _write(home / "sites" / "quick.yaml", _named(site, "quick", home, code))
+    allowed = {"allowed_code": [str(code)], "allowed_sources": ["/"]}
+    changed = {"roles": site["roles"], "limits": site["limits"], "folder": str(home)}
+    write_site(home, "quick", like="slurm-dev", **changed, **allowed)
 
 
 def _glutton(file: Path) -> str:
@@ -197,13 +187,3 @@ def _glutton(file: Path) -> str:
     eat = f'{sys.executable} -c \'import sys, time; x = b"x" * (int(sys.argv[1]) << 20); '
     wait = f"until mv {file} {file}.$$ 2> /dev/null; do kill -0 $$ || exit; sleep 0.3; done"
     return f"( {wait}; exec {eat}time.sleep(600)' $(cat {file}.$$) ) &"
-
-
-def _named(site: dict[str, Any], name: str, home: Path, code: Path) -> dict[str, Any]:
-    allowed = {"allowed_code": [str(code)], "allowed_sources": ["/"]}
-    return site | {"name": name, "folder": str(home)} | allowed
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(yaml.safe_dump(content))

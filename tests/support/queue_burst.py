@@ -12,7 +12,6 @@ from multiprocessing.context import SpawnProcess as Process
 from pathlib import Path
 
 from headrace.batch.commands import LocalCommands
-from headrace.batch.job_records import JobSpec
 from headrace.batch.slurm import Slurm
 from headrace.batch.submission_gate import SubmissionGate
 from headrace.clusters.lease_records import job_name
@@ -20,6 +19,7 @@ from headrace.errors import QueueFullError
 from headrace.files.atomic import write_text
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.batch import Batch
+from support.factories import job_spec
 
 _NUM_PROCESSES = 4
 
@@ -76,17 +76,8 @@ def _submit_all(leases: Path, batch: Batch, bin_folder: Path, first: int, num_jo
 
 
 def _submitted(gate: SubmissionGate, folder: LeaseFolder) -> bool:
-    job = JobSpec(
-        name=job_name(folder),
-        command=("true",),
-        nodes=1,
-        cpus_per_node=1,
-        memory_per_node=2**26,
-        time_limit_s=60.0,
-        folder="/",
-        log="/dev/null",
-        prologue=("sleep 1", "exit 0"),
-    )
+    work = ("sleep 1", "exit 0")
+    job = job_spec(name=job_name(folder), memory_per_node=2**26, prologue=work)
     try:
         gate.submit(job, folder.job)
     except QueueFullError as error:

@@ -17,13 +17,13 @@ from headrace.clusters.lease_records import HostRecord, LeaseSpec
 from headrace.files.atomic import write_record
 from headrace.ledger.database import default_url
 from headrace.ledger.ledger import Ledger, open_ledger
-from headrace.ledger.rows import AttemptRecord, LeaseRecord
+from headrace.ledger.rows import AttemptRecord
 from headrace.processes.identity import ProcessIdentity
 from headrace.runs.lifecycle import create_run
 from headrace.runs.owners import process_owner
 from headrace.runs.runs import Run, RunRequest
-from headrace.states import LeaseState, StepState
 from headrace.steps.mailbox import StepStatus
+from support.ledger_rows import attempt_row, lease_row
 
 _PROJECT = Path(__file__).parents[2]
 """What its repository has not committed is not recorded: git would look at each of its files."""
@@ -101,35 +101,18 @@ def lease_on_disk(run: Run, role: str = "cpu", host: ProcessIdentity | None = No
     )
     write_record(folder.host, HostRecord(process=host or ended_process()))
     write_heartbeat(folder)
-    record = LeaseRecord(
-        lease_id=lease_id,
-        key=key,
-        run_id=run.run_id,
-        site_name=run.site.name,
-        role=role,
-        backend="local",
-        folder=str(folder.path),
-        state=LeaseState.STARTING,
-        created_at=time.time(),
-        owner=run.user,
-    )
+    record = lease_row(
+        lease_id, key=key, run_id=run.run_id, site_name=run.site.name, role=role,
+        folder=str(folder.path), created_at=time.time(), owner=run.user,
+    )  # fmt: skip
     open_ledger().add_lease(record, max_active=100)
     return lease_id
 
 
 def attempt_row_of(run: Run, step: str, lease_id: str, **changes: Any) -> AttemptRecord:
     """First attempt at a step, in the ledger only."""
-    values: dict[str, Any] = {
-        "run_id": run.run_id,
-        "step": step,
-        "kind": step,
-        "attempt": 1,
-        "key": f"{run.run_id}/{step}/1",
-        "lease_id": lease_id,
-        "state": StepState.QUEUED,
-        "created_at": time.time(),
-    }
-    return open_ledger().add_attempt(AttemptRecord(**{**values, **changes}))
+    known = {"run_id": run.run_id, "lease_id": lease_id, "created_at": time.time()}
+    return open_ledger().add_attempt(attempt_row(step, **{**known, **changes}))
 
 
 def running(step: str, status: StepStatus, **changes: Any) -> Run:

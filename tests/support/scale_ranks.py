@@ -19,13 +19,7 @@ from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from support.scale_models import CHECKS, MESH_CHECKS, WORLD_SIZE
 
-for each in (
-    "data",
-    "gradients",
-    "sharding",
-    "stages",
-    "weights",
-):  # they enter themselves into CHECKS
+for each in ("gradients", "sharding", "weights"):  # they enter themselves into CHECKS
     importlib.import_module(f"support.scale_{each}")
 
 

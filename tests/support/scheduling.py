@@ -17,14 +17,15 @@ _FOLDERS = ("architecture", CONTRACT, "satellites", "unit", "dags", "chaos", "do
 
 LONG = (
     "tests/chaos/slurm/test_gangs.py",
-    "tests/chaos/test_campaign.py",
-    "tests/integration/test_run_on_ec2.py",
-    "tests/integration/training/test_launchers.py",
     "tests/docs/test_examples.py",
-    "tests/chaos/test_interrupted_commands.py",
     "tests/integration/test_run_on_slurm.py",
+    "tests/chaos/test_interrupted_commands.py",
+    "tests/integration/test_run_on_ec2.py",
+    "tests/chaos/test_campaign.py",
     "tests/integration/test_bad_input.py",
+    "tests/integration/test_recipes.py",
     "tests/integration/test_other_batch_systems.py",
+    "tests/integration/training/test_launchers.py",
     "tests/integration/test_parts_of_a_gang.py",
     "tests/integration/training/test_resume.py",
 )

@@ -20,12 +20,13 @@ from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.suite import SuiteSpec
 from headrace.states import FailureClass, StepState
 from headrace.steps.context import StepContext
-from headrace.steps.mailbox import Failure, Progress, StepResult, StepSpec, StepStatus
+from headrace.steps.mailbox import Failure, Progress, StepResult, StepStatus
 from headrace.steps.run import open_context
 from headrace.steps.usage import AttemptUsage
 from headrace.suites.driver import Work
 from headrace.suites.records import Ended, Entry, Point, Trial, TrialJob
 from headrace.suites.suite_state import SuiteState, TrialState
+from support.factories import step_spec
 
 NUM_CPUS = 2
 """CPUs that each node of these suites says it has."""
@@ -187,15 +188,7 @@ def suite_context(lease: LeaseFolder, name: str, **suite: Any) -> StepContext:
     number = next(number for number in _numbers() if not lease.step(number).path.exists())
     folder = lease.step(number)
     folder.logs.mkdir(parents=True)
-    spec = StepSpec(
-        key=f"{name}/suite/{number}",
-        kind="suite",
-        run_id=name,
-        name="suite",
-        attempt=1,
-        run_folder=str(run.path),
-    )
-    write_record(folder.spec, spec)
+    write_record(folder.spec, step_spec(run, "suite", key=f"{name}/suite/{number}"))
     return open_context(folder)
 
 

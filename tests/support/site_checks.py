@@ -6,10 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from headrace.recipe.load import BUILT_IN
 from support.command_line import headrace
+from support.factories import write_site
 
 Found = tuple[str, str, str, str]
 """Part, subject, grade and words of one finding."""
@@ -33,8 +31,4 @@ def graded(found: list[Found], part: str, grade: str) -> dict[str, str]:
 
 def site_file(home: Path, role: dict[str, Any]) -> Path:
     """A site whose only role is `gpu`."""
-    content = yaml.safe_load((BUILT_IN / "sites" / "laptop.yaml").read_text())
-    file = home / "made.yaml"
-    folder = home / "site"
-    file.write_text(yaml.safe_dump(content | {"folder": str(folder), "roles": {"gpu": role}}))
-    return file
+    return write_site(home, "made", folder=str(home / "site"), roles={"gpu": role})

@@ -22,9 +22,9 @@ from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.steps.context import StepContext
-from headrace.steps.mailbox import StepSpec
 from headrace.training.launch_records import NodeLaunch
 from headrace.training.train_step import train
+from support.factories import step_spec
 from support.shards import write_dataset
 
 CODE = Path(__file__).parent / "training_code"
@@ -186,14 +186,7 @@ def make_context(folder: Path, recipe: Recipe, site: Site, *, run: str = "run") 
     step = lease.step(1)
     step.logs.mkdir(parents=True)
     step.parts.mkdir()
-    spec = StepSpec(
-        key=f"{run}/train/1",
-        kind="train",
-        run_id=run,
-        name="train",
-        attempt=1,
-        run_folder=str(run_folder.path),
-    )
+    spec = step_spec(run_folder, "train")
     write_record(step.spec, spec)
     return StepContext(folder=step, spec=spec, recipe=recipe, site=site)
 

@@ -5,24 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from headrace.ledger.ledger import open_ledger
-from headrace.recipe.load import BUILT_IN
 from headrace.runs.runs import Run
 from headrace.runs.trials import note_trials
 from headrace.runs.usage import note_usage
 from headrace.states import LeaseState, StepState
 from headrace.steps.usage import AttemptUsage
 from headrace.suites.records import Added, Ended, Trial
+from support.factories import write_site
 from support.ledger_rows import machine_row
 from support.runs import attempt_row_of, lease_on_disk, make_run
 
 
 def site_file(home: Path, **changes: Any) -> str:
-    site = yaml.safe_load((BUILT_IN / "sites" / "laptop.yaml").read_text())
-    (home / "sites").mkdir(exist_ok=True)
-    (home / "sites" / "mine.yaml").write_text(yaml.safe_dump({**site, "name": "mine", **changes}))
+    write_site(home, "mine", **changes)
     return "mine"
 
 

@@ -14,11 +14,11 @@ import yaml
 from headrace.cli import airflow_server
 from headrace.errors import UserError
 from headrace.files.atomic import write_text
-from headrace.recipe.load import BUILT_IN
 from headrace.states import LeaseState, StepState
 from support.airflow_service import DAG_ID, AirflowService
 from support.command_line import headrace
 from support.disturbed import GONE_S, LONG_S, OVERRIDES, Records, Result, training_moment
+from support.factories import built_in, write_recipe
 from support.slurm_dev import DevSlurm
 from support.training import CODE
 from support.waiting import wait_until
@@ -53,7 +53,7 @@ class Site:
     def __init__(self, home: Path, config: Path) -> None:
         self._file = home / "sites" / f"{SITE}.yaml"
         self._recipe = home / "recipes" / "digits.yaml"
-        content = yaml.safe_load((BUILT_IN / "sites" / f"{SITE}.yaml").read_text())
+        content = built_in("sites", SITE)
         content["folder"] = str(home)
         content["tiers"] = [{"name": "disk", "folder": str(home / "cache"), "budget": "2GiB"}]
         content["limits"] = {"max_leases": 8, "step_poll": 0.5, "heartbeat": 1}
@@ -75,11 +75,9 @@ class Site:
         cpu = cpu | changes | {"batch": cpu["batch"] | (batch or {})}
         roles = self._content["roles"] | {"cpu": cpu}
         self._file.write_text(yaml.safe_dump(self._content | {"roles": roles}))
-        recipe = yaml.safe_load((BUILT_IN / "recipes" / "digits.yaml").read_text())
-        recipe["model"] |= {"_target_": "paced_digits.PacedDigits", "folder": str(self._pace)}
-        # the order of the splits is part of what they hold
-        text = yaml.safe_dump(recipe | {"code": [str(CODE)]}, sort_keys=False)
-        self._recipe.write_text(text)
+        model = {"_target_": "paced_digits.PacedDigits", "folder": str(self._pace)}
+        model = built_in("recipes", "digits")["model"] | model
+        write_recipe(self._recipe.parents[1], "digits", code=[str(CODE)], model=model)
 
     def pace(self, seconds: float | None) -> None:
         """Have the model pause so long before each step; None for not at all."""

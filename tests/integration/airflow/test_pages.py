@@ -27,9 +27,8 @@ from headrace.states import LeaseState, StepState
 from headrace.suites.records import Control
 from support.access import write_site
 from support.airflow_service import AirflowService
-from support.echo_pages import SECRET, echoing_lease
 from support.ledger_rows import usage_row
-from support.page_logins import NOBODY, ROLES, Doors, doors
+from support.page_logins import NOBODY, ROLES, SECRET, Doors, doors, echoing_lease
 from support.runs import attempt_row_of, lease_on_disk, make_run
 from support.suite_journal import make_suite
 from support.waiting import wait_until

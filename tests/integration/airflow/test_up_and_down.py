@@ -60,7 +60,10 @@ def test_airflow_forgets_old_runs_of_the_reaper_and_no_others(airflow_service: A
     old = reaped()
     command = clean_command(datetime.now(timezone.utc))
     environment = {**os.environ, **service.server.environment}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    here = service.here.folder  # nothing of it may be imported, which `service.stop` checks
+    done = subprocess.run(
+        command, env=environment, cwd=here, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(old & reaped()) <= 1
     assert given in {run["dag_run_id"] for run in service.api.runs(DAG_ID)}

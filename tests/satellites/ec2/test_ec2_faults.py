@@ -21,6 +21,7 @@ from headrace.batch.findings import Grade
 from headrace.batch.job_records import JobSpec, JobState, JobStatus
 from headrace.batch.queue_state import JobRecord, final_status
 from headrace.batch.submission_gate import BURST, SubmissionGate
+from headrace.batch.system import BatchSystem
 from headrace.errors import (
     AmbiguousSubmitError,
     BatchError,
@@ -33,7 +34,9 @@ from headrace.recipe.batch import Batch
 from headrace_ec2 import api as ec2_api
 from headrace_ec2.api import Ec2Api, Ec2Error
 from headrace_ec2.backend import Ec2
+from support.batch_contract import BatchContract, end_of
 from support.ec2_sim import IMAGE, IMAGE_NAME, Ec2Sim, client_error, name_of
+from support.factories import job_spec
 from support.small_disk import fill, small_disk
 from support.waiting import wait_until
 
@@ -46,16 +49,9 @@ def job(tmp_path: Path) -> Callable[..., JobSpec]:
     """A job that does nothing, with changes."""
 
     def make(**changes: Any) -> JobSpec:
-        given = {
-            "name": f"headrace-{uuid.uuid4().hex[:12]}",
-            "command": ("true",),
-            "nodes": 1,
-            "cpus_per_node": 1,
-            "time_limit_s": 600.0,
-            "folder": str(tmp_path),
-            "log": str(tmp_path / "log"),
-        }
-        return JobSpec(**{**given, **changes})
+        given = {"name": f"headrace-{uuid.uuid4().hex[:12]}", "time_limit_s": 600.0}
+        here = {"folder": str(tmp_path), "log": str(tmp_path / "log")}
+        return job_spec(**{**given, **here, **changes})
 
     return make
 
@@ -187,18 +183,27 @@ def test_an_instance_that_never_came_is_asked_for_elsewhere(ec2_sim: Ec2Sim, job
     _end(system, again)
 
 
-def test_throttling_is_waited_for(ec2_sim: Ec2Sim, job: Jobs):
-    def refuse(instance_type: str, is_spot: bool) -> None:
-        raise client_error("RequestLimitExceeded", "Request limit exceeded.")
-
-    ec2_sim.refuse = refuse
+@pytest.mark.parametrize(
+    ("code", "error", "told", "num_requests"),
+    [
+        # botocore has tried again, with pauses
+        ("RequestLimitExceeded", SubmitLimitError, "limits requests: so it is", 4),
+        ("ExpiredToken", BatchError, r"does not accept the credentials(.|\n)*Renew", 1),
+        ("UnauthorizedOperation", JobRefusedError, "UnauthorizedOperation: so it is", 1),
+    ],
+)
+def test_each_refusal_has_its_error_and_its_next_step(
+    ec2_sim: Ec2Sim, job: Jobs, code: str, error: type[Exception], told: str, num_requests: int
+):
+    """Throttling is waited for; credentials that expire end nothing."""
+    ec2_sim.refuse_with(code)
     ec2_api._client.cache_clear()
-    with pytest.raises(SubmitLimitError, match="limits requests: Request limit exceeded"):
+    with pytest.raises(error, match=told):
         Ec2(ec2_sim.options()).submit(job())
-    assert len(ec2_sim.requests) == 4  # botocore has tried again, with pauses
+    assert len(ec2_sim.requests) == num_requests
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_storm_of_throttling_at_two_hundred_nodes(
     ec2_sim: Ec2Sim, job: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -329,23 +334,11 @@ def test_without_the_right_to_ask_whether_instances_hang_work_goes_on(
     system.cancel([name])
 
 
-def test_credentials_that_do_not_hold_are_no_end_of_anything(ec2_sim: Ec2Sim, job: Jobs):
-    def refuse(instance_type: str, is_spot: bool) -> None:
-        raise client_error("ExpiredToken", "The security token included is expired")
-
-    ec2_sim.refuse = refuse
-    with pytest.raises(BatchError, match=r"does not accept the credentials(.|\n)*Renew"):
-        Ec2(ec2_sim.options()).submit(job())
-
-
 @pytest.mark.parametrize(("ahead_s", "told"), [(420.0, "7 min ahead of"), (-360.0, "6 min behind")])
 def test_a_wrong_clock_is_told_where_it_spoils_signatures(
     ec2_sim: Ec2Sim, job: Jobs, monkeypatch: pytest.MonkeyPatch, ahead_s: float, told: str
 ):
-    def refuse(instance_type: str, is_spot: bool) -> None:
-        raise client_error("RequestExpired", "Request has expired.")
-
-    ec2_sim.refuse = refuse
+    ec2_sim.refuse_with("RequestExpired")
     clock = SimpleNamespace(time=lambda: time.time() + ahead_s)
     monkeypatch.setattr(ec2_api, "time", clock)
     with pytest.raises(BatchError, match=f"The clock of this machine is {told} EC2's"):
@@ -393,15 +386,6 @@ def test_without_credentials_a_request_reads_nothing_again_but_credentials(
                 system.find("x")
     assert len(read) == len(set(read))
     assert not system.find("x")  # they are there now
-
-
-def test_rights_that_are_missing_are_told_with_the_policy(ec2_sim: Ec2Sim, job: Jobs):
-    def refuse(instance_type: str, is_spot: bool) -> None:
-        raise client_error("UnauthorizedOperation", "You are not authorized")
-
-    ec2_sim.refuse = refuse
-    with pytest.raises(JobRefusedError, match="UnauthorizedOperation: You are not authorized"):
-        Ec2(ec2_sim.options()).submit(job())
 
 
 @pytest.mark.parametrize(
@@ -459,3 +443,42 @@ def _end(system: Ec2, job_id: str) -> JobStatus:
     ended = final_status(system, record, _LONG_S)
     assert ended is not None, f"job {job_id} has not ended"
     return ended
+
+
+class TestEc2(BatchContract):
+    """Instances in the place of jobs; no queue, so that what cannot start is refused at once."""
+
+    refused = {"prologue": ("#" * 20_000,)}
+    refusal = "EC2 accepts 16,384"
+    longest_job_s = None
+
+    @pytest.fixture
+    def system(self, ec2_sim: Ec2Sim) -> BatchSystem:
+        return Ec2(ec2_sim.options())
+
+    @pytest.fixture
+    def flaky(self, ec2_sim: Ec2Sim) -> Callable[..., tuple[BatchSystem, Ec2Sim]]:
+        def make(before: int = 0, after: int = 0) -> tuple[BatchSystem, Ec2Sim]:
+            ec2_sim.errors_before, ec2_sim.errors_after = before, after
+            return Ec2(ec2_sim.options()), ec2_sim
+
+        return make
+
+    @pytest.fixture
+    def silent(
+        self, free_port: int, ec2_sim: Ec2Sim, monkeypatch: pytest.MonkeyPatch
+    ) -> BatchSystem:
+        monkeypatch.setattr(ec2_api, "_ATTEMPTS", 1)
+        return Ec2(ec2_sim.options(endpoint_url=f"http://127.0.0.1:{free_port}"))
+
+    def test_a_job_that_can_never_start_is_told_at_once(
+        self, ec2_sim: Ec2Sim, tmp_path: Path
+    ) -> None:
+        system = Ec2(ec2_sim.options(image="ami-00000000"))
+        with pytest.raises(JobRefusedError, match=r"InvalidAMIID.NotFound: The image id .* not"):
+            system.submit(self.job(tmp_path))
+
+    def test_an_end_at_the_time_limit_is_told(self, ec2_sim: Ec2Sim, tmp_path: Path) -> None:
+        system = Ec2(ec2_sim.options())
+        job_id = system.submit(self.job(tmp_path, command=("sleep", "60"), time_limit_s=1.0))
+        assert end_of(system, job_id).state is JobState.TIMED_OUT

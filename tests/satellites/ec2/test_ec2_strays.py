@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import yaml
 
-from headrace.batch.job_records import JobSpec
 from headrace.clusters.lease_files import write_heartbeat
 from headrace.clusters.lease_records import Ending, HostRecord, job_name
 from headrace.errors import SiteError, UnknownNameError, UserError
@@ -28,9 +27,11 @@ from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
+from headrace_ec2 import api as ec2_api
 from headrace_ec2.backend import Ec2
 from support.command_line import headrace
 from support.ec2_sim import Ec2Sim, name_of
+from support.factories import job_spec
 from support.leases import lease_spec
 from support.ledger_rows import lease_row, run_row
 from support.runs import ended_process
@@ -56,9 +57,7 @@ def start(home: Path, ec2_sim: Ec2Sim) -> Callable[..., Any]:
     def make(lease_id: str, root: Path = home / "aws", **tags: str) -> Any:
         serial = "-1" if "cpu" in lease_id else ""  # jobs of pools are counted
         name = f"{job_name(SiteFolder(root).lease(lease_id))}{serial}"
-        job = {"name": name, "command": ("true",), "folder": "/x", "log": "/x/log"}
-        least = {"nodes": 1, "cpus_per_node": 1, "time_limit_s": 600.0}
-        Ec2(ec2_sim.options()).submit(JobSpec(**job, **least))
+        Ec2(ec2_sim.options()).submit(job_spec(name=name, time_limit_s=600.0))
         (instance,) = [each for each in ec2_sim.alive() if name_of(each) == name]
         instance.add_tags({f"headrace:{key.replace('_', '-')}": tags[key] for key in tags})
         return instance
@@ -112,8 +111,10 @@ def test_strays_are_ended_and_nothing_that_somebody_answers_for(
 
 
 def test_a_region_that_does_not_answer_is_told_and_hides_no_other(
-    home: Path, ec2_sim: Ec2Sim, start: Start, free_port: int
+    home: Path, ec2_sim: Ec2Sim, start: Start, free_port: int, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(ec2_api, "_ATTEMPTS", 1)  # botocore's pauses take seconds
+    ec2_api._client.cache_clear()
     silent = {"region": "eu-west-1", "endpoint_url": f"http://127.0.0.1:{free_port}"}
     _write_site(home, "far", _role(ec2_sim, **silent))
     _closed(home, ec2_sim, "over-gpu-1", since_s=_CLOSED_S)

@@ -23,7 +23,7 @@ from headrace.leases.end_leases import finalize
 from headrace.leases.run_leases import acquire
 from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
-from headrace.recipe.load import BUILT_IN, load_site
+from headrace.recipe.load import load_site
 from headrace.recipe.suite import SuiteSpec
 from headrace.runs.costs import run_cost
 from headrace.runs.refresh_usage import refresh_usage
@@ -33,6 +33,7 @@ from headrace.suites.records import Control, RunningTrial, SuiteSummary
 from headrace_ec2.backend import Ec2
 from headrace_ec2.meter import Ec2Meter
 from headrace_foresight import budget
+from support.factories import write_site
 from support.ledger_rows import machine_row, usage_row
 from support.runs import lease_on_disk, make_run
 
@@ -50,7 +51,6 @@ def site(headrace_home: Path) -> Callable[..., None]:
     """Writes site `aws`: a pool and a gang of two nodes, a dollar a second each."""
 
     def write(budget_usd: float | None, limits: dict[str, Any] | None = None, **ec2: Any) -> None:
-        laptop = yaml.safe_load((BUILT_IN / "sites" / "laptop.yaml").read_text())
         prices = {"g5.xlarge": {"on-demand": _USD_PER_HOUR}}
         place: dict[str, Any] = {
             "region": "us-east-1",
@@ -61,10 +61,8 @@ def site(headrace_home: Path) -> Callable[..., None]:
         role = {"backend": "ec2", "nodes": 2, "lifetime": "1h", "ec2": place}
         roles = {"cpu": role | {"kind": "pool"}, "gpu": role | {"kind": "gang"}}
         limits = {"budget": budget_usd, **(limits or {})}
-        content = laptop | {"name": "aws", "roles": roles, "limits": limits}
-        content["folder"] = str(headrace_home / "aws")
-        (headrace_home / "sites").mkdir(exist_ok=True)
-        (headrace_home / "sites" / "aws.yaml").write_text(yaml.safe_dump(content))
+        folder = str(headrace_home / "aws")
+        write_site(headrace_home, "aws", roles=roles, limits=limits, folder=folder)
 
     return write
 

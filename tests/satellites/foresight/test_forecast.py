@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
+import time
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from headrace.errors import UserError
+from headrace.files.atomic import write_record
+from headrace.ledger.ledger import open_ledger
+from headrace.runs.lifecycle import finish_run
+from headrace.runs.prediction import PredictedPart, Prediction
+from headrace.runs.runs import Run
+from headrace.states import StepState
+from headrace.status.run_list import runs_page
+from headrace.steps.mailbox import Progress, StepStatus
+from headrace_airflow import eta_changes as module
+from headrace_airflow.eta_changes import ReportedEta, eta_changes
 from headrace_foresight import forecast
 from headrace_foresight.forecast import (
     Forecast,
@@ -18,6 +33,8 @@ from headrace_foresight.forecast import (
     durations,
     eta,
 )
+from support.command_line import headrace
+from support.runs import make_run, running
 
 
 def taken(random: np.random.Generator, num: int) -> list[tuple[dict[str, float | str], float]]:
@@ -167,3 +184,176 @@ def test_the_interval_of_a_suite_grows_with_what_all_its_trials_may_be_wrong_by(
     assert own == eta([Forecast(seconds=10.0, spread=0.2)] * 400, 4, seed=1)
     assert own.half_s / own.seconds < 0.02
     assert together.half_s / together.seconds == pytest.approx(math.sinh(1.28 * 0.2), rel=0.25)
+
+
+HOUR_S = 3600.0
+STEPS = ("pack", "stage", "train", "evaluate")
+
+
+@pytest.fixture
+def run(headrace_home) -> Run:
+    """One that nothing of has begun; it was to take four hours."""
+    run = make_run()
+    parts = tuple(
+        PredictedPart(name=name, seconds=HOUR_S, spread=1e-4, shared=0.0, num_known=3)
+        for name in STEPS
+    )
+    foreseen = Prediction(
+        seconds=4 * HOUR_S, half_s=60.0, parts=parts, unknown=(), gpu_hours=0.0, num_bytes=None,
+        made_at=0.0,
+    )  # fmt: skip
+    write_record(run.folder.prediction, foreseen)
+    return run
+
+
+def told(run: Run, ends_in_s: float) -> None:
+    """Somebody was told that the run ends then."""
+    write_record(run.folder.eta, ReportedEta(ends_at=time.time() + ends_in_s))
+
+
+def test_an_end_that_stays_is_not_told(run):
+    assert list(eta_changes()) == []
+    told(run, 4.9 * HOUR_S)  # less than a quarter of four hours
+    assert list(eta_changes()) == []
+
+
+@pytest.mark.parametrize(("before_s", "how"), [(2.5, "90 min later"), (5.5, "90 min earlier")])
+def test_a_move_is_told_once(run, before_s: float, how: str):
+    told(run, before_s * HOUR_S)
+    (change,) = eta_changes()
+    assert change.run_id == run.run_id
+    assert change.now - time.time() == pytest.approx(4 * HOUR_S, rel=0.01)
+    assert change.words.startswith(f"digits on laptop ends {how} than expected: ")
+    assert list(eta_changes()) == []
+
+
+def test_the_first_move_is_from_what_was_foreseen(run, monkeypatch):
+    at = open_ledger().run(run.run_id).created_at
+    monkeypatch.setattr(module.time, "time", lambda: at + 2 * HOUR_S)  # and nothing has begun
+    (change,) = eta_changes()
+    assert change.before == at + 4 * HOUR_S
+    assert list(eta_changes()) == []
+
+
+def test_a_move_that_could_not_be_told_is_told_later(run):
+    told(run, HOUR_S)
+    next(eta_changes())
+    assert len(list(eta_changes())) == 1
+
+
+def test_short_runs_and_those_that_have_ended_are_left_alone(run):
+    told(run, HOUR_S)
+    finish_run(run, StepState.SUCCEEDED)
+    assert list(eta_changes()) == []
+    short = make_run()
+    parts = tuple(
+        PredictedPart(name=name, seconds=10.0, spread=1e-4, shared=0.0, num_known=3)
+        for name in STEPS
+    )
+    foreseen = Prediction(
+        seconds=40.0,
+        half_s=1.0,
+        parts=parts,
+        unknown=(),
+        gpu_hours=0.0,
+        num_bytes=None,
+        made_at=0.0,
+    )
+    write_record(short.folder.prediction, foreseen)
+    told(short, 500.0)
+    assert list(eta_changes()) == []
+
+
+def test_what_was_foretold_gives_the_end_of_a_run_under_way(headrace_home):
+    status = StepStatus(state=StepState.RUNNING, progress=Progress(done=1, total=2), elapsed_s=50)
+    run = running("train", status)
+    parts = [
+        PredictedPart(name=name, seconds=100.0, spread=0.01, shared=0.0, num_known=9)
+        for name in ("train", "evaluate")
+    ]
+    values: dict[str, Any] = dict.fromkeys(("half_s", "gpu_hours", "num_bytes"))
+    prediction = Prediction(seconds=200.0, parts=tuple(parts), unknown=(), made_at=1.0, **values)
+    write_record(run.folder.prediction, prediction)
+    assert runs_page().rows[0].eta_s == pytest.approx(150.0, rel=0.1)
+
+
+def rows(*words: str) -> list[dict[str, Any]]:
+    told = headrace("what-if", *words, "--json")
+    assert told.exit_code == 0, told.output
+    return list(json.loads(told.output))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "trials.csv"
+    path.write_text("hours\n5\n4\n3\n3\n3\n")
+    return str(path)
+
+
+def test_scenarios_are_compared_and_the_best_are_marked(headrace_home: Path, file: str):
+    words = (file, "--nodes", "1,2,9", "--price", "2", "--order", "longest,given")
+    found = rows(*words)
+    spans = [(row["nodes"], row["order"], row["makespan_s"]["mean"] / 3600) for row in found]
+    assert spans == [
+        (1, "longest", 18.0), (1, "given", 18.0), (2, "longest", 10.0), (2, "given", 10.0),
+        (9, "longest", 5.0), (9, "given", 5.0),
+    ]  # fmt: skip
+    assert {row["usd"]["mean"] for row in found} == {36.0}
+    assert [row["is_fastest"] for row in found] == [False] * 4 + [True] * 2
+    told = headrace("what-if", *words).output
+    assert "5 durations of" in told
+    assert "10.0 h  $36.00" in told
+    assert "fastest, cheapest" in told
+    assert not list(headrace_home.glob("ledger*"))  # asking makes no file
+
+
+def test_spot_instances_are_cheaper_and_uncertain(headrace_home: Path, file: str):
+    words = ("--spot", "0,1", "--price", "2", "--spot-price", "0.5", "--interruptions", "0.5")
+    fixed, spot = rows(file, "--checkpoint", "1h", *words)
+    assert fixed["interruptions"]["mean"] == 0 < spot["interruptions"]["mean"]
+    assert spot["is_cheapest"]
+    assert spot["makespan_s"]["low"] < spot["makespan_s"]["high"]
+    assert spot["waste"]["mean"] > 0 == fixed["waste"]["mean"]
+
+
+def test_nodes_beside_packing_and_time_limits(headrace_home: Path, file: str):
+    (beside,) = rows(file, "--also", "1x4@1.5", "--price", "1")
+    assert beside["makespan_s"]["mean"] == 5 * 3600
+    assert beside["usd"]["mean"] == 5 * 1.0 + 4 * 1.5  # the box is paid as long as it works
+    packed = rows(file, "--pack", "1,5", "--slow-down", "0.1")
+    assert [row["makespan_s"]["mean"] for row in packed] == [64_800, pytest.approx(23_400, rel=0.1)]
+    cut = rows(file, "--walltime", "4h,1d", "--boot", "1h")
+    assert [row["makespan_s"]["mean"] / 3600 for row in cut] == [18 + 6, 18 + 1]
+
+
+def test_a_price_that_nobody_knows_is_told(headrace_home: Path, file: str):
+    (row,) = rows(file)
+    assert row["usd"] is None
+    assert "unknown" in headrace("what-if", file).output
+    (row,) = rows(file, "--site", "laptop")
+    assert (row["site"], row["nodes"], row["usd"]) == ("laptop", 1, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "The trials' durations are missing"),
+        (("digits",), "No earlier run shows how long digits takes on laptop"),
+        (("FILE", "--duration", "1h"), "given twice"),
+        (("FILE", "--nodes", "1,x"), "--nodes is '1,x'"),
+        (("FILE", "--nodes", "0"), "--nodes is '0'"),
+        (("FILE", "--order", "best"), "Valid orders: longest, given, shortest"),
+        (("FILE", "--spot", "2"), "shares are from 0 to 1"),
+        (("FILE", "--also", "8"), "--also is '8'"),
+        (("FILE", "--trials", "7"), "has 5"),
+        (("FILE", "--walltime", "1h", "--boot", "1h"), "longer than booting"),
+        (("--duration", "1h:2h"), "are not a range"),
+        (("FILE", "--nodes", ",".join(map(str, range(1, 300)))), "299 scenarios"),
+    ],
+)
+def test_questions_that_cannot_be_answered(
+    headrace_home: Path, file: str, words: tuple[str, ...], told: str
+):
+    with pytest.raises(UserError) as error:
+        headrace("what-if", *(file if word == "FILE" else word for word in words))
+    assert told in str(error.value)

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.backend import Interruptions
-from headrace.recipe.load import BUILT_IN, load_recipe
+from headrace.recipe.load import load_recipe
 from headrace.recipe.recipe import Recipe
 from headrace.states import LeaseState, StepState
 from headrace_foresight.lifetime import Pace, expected_loss, loss_in_words
 from support.command_line import headrace
+from support.factories import built_in, write_site
 from support.runs import attempt_row_of, lease_on_disk, make_run
 
 _EC2: dict[str, Any] = {"region": "x", "image": "ami-1", "instance_types": ["g5.xlarge"]}
@@ -79,17 +79,15 @@ def test_what_a_script_loses_is_its_own():
 
 
 def test_plan_reckons_with_earlier_runs(headrace_home: Path):
-    site = yaml.safe_load((BUILT_IN / "sites" / "laptop.yaml").read_text())
-    site["roles"]["gpu"] = {"backend": "ec2", "kind": "gang", "nodes": 2, "ec2": _EC2}
-    (headrace_home / "sites").mkdir()
-    (headrace_home / "sites" / "spot.yaml").write_text(yaml.safe_dump(site | {"name": "spot"}))
+    gang = {"backend": "ec2", "kind": "gang", "nodes": 2, "ec2": _EC2}
+    write_site(headrace_home, "spot", roles=built_in("sites", "laptop")["roles"] | {"gpu": gang})
     run = make_run(site="spot")
-    gang = lease_on_disk(run, "gpu")
+    lease_id = lease_on_disk(run, "gpu")
     record = open_ledger().latest_lease(f"{run.run_id}/gpu")
     ready_at = record.created_at + 90.0
-    open_ledger().set_lease_state(gang, LeaseState.READY, ready_at=ready_at)
+    open_ledger().set_lease_state(lease_id, LeaseState.READY, ready_at=ready_at)
     values = {"state": StepState.SUCCEEDED, "started_at": 1000.0, "finished_at": 1200.0}
-    attempt_row_of(run, "train", gang, **values, outputs={"steps": 100})
+    attempt_row_of(run, "train", lease_id, **values, outputs={"steps": 100})
     shown = headrace("plan", "digits", "--site", "spot", "trainer.checkpoint_every_steps=100")
     assert shown.exit_code == 0, shown.output
     (line,) = [each for each in shown.stdout.splitlines() if "spot: " in each]

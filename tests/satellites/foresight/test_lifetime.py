@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +27,7 @@ from headrace.files.layout import LeaseFolder
 from headrace.leases import run_leases as leases
 from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
-from headrace.recipe.load import BUILT_IN, load_recipe, load_site
+from headrace.recipe.load import load_recipe, load_site
 from headrace.runs.planned_steps import step_of
 from headrace.runs.prediction import PredictedPart
 from headrace.runs.runs import Run
@@ -37,7 +36,9 @@ from headrace.steps.mailbox import Failure, StepResult
 from headrace.steps.retry_policy import PROGRESS, TOTAL
 from headrace_foresight.lifetime import choose, lifetime, rounded_up, start_s
 from support.command_line import headrace
+from support.factories import built_in, write_site
 from support.ledger_rows import attempt_row
+from support.past_runs import step_ended
 from support.runs import attempt_row_of, lease_on_disk, make_run
 
 
@@ -49,12 +50,10 @@ def sites(headrace_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     answers(programs, "sinfo", "echo 'main*|2-00:00:00'")
     answers(programs, "sacctmgr", "exit 1")
-    site = yaml.safe_load((BUILT_IN / "sites" / "slurm-dev.yaml").read_text())
-    for role in site["roles"].values():
+    roles = built_in("sites", "slurm-dev")["roles"]
+    for role in roles.values():
         role["lifetime"] = "auto"
-    folder = headrace_home / "sites"
-    folder.mkdir()
-    (folder / "chosen.yaml").write_text(yaml.safe_dump(site | {"name": "chosen"}))
+    write_site(headrace_home, "chosen", like="slurm-dev", roles=roles)
     return programs
 
 
@@ -63,21 +62,16 @@ def answers(programs: Path, name: str, line: str) -> None:
     (programs / name).chmod(0o755)
 
 
-def ended(run: Run, step: str, lease_id: str, seconds: float, **changes: Any) -> None:
-    values = {"state": StepState.SUCCEEDED, "started_at": 1000.0, "finished_at": 1000.0 + seconds}
-    attempt_row_of(run, step, lease_id, **{**values, **changes})
-
-
 def earlier_run() -> Run:
     """One that packed for 200 s, 150 s of them without a node, and trained ten steps in 1000 s."""
     run = make_run(site="chosen")
     pool, gang = lease_on_disk(run, "cpu"), lease_on_disk(run, "gpu")
-    ended(run, "pack", pool, 200.0, outputs={"reused": False})
+    step_ended(run, "pack", pool, 200.0, outputs={"reused": False})
     write_record(run.lease_folder(pool).pool, PoolRecord(first_node_at=1150.0))
-    ended(run, "stage", gang, 100.0, outputs={"copied_bytes": 5})
+    step_ended(run, "stage", gang, 100.0, outputs={"copied_bytes": 5})
     epochs = run.recipe.trainer.max_epochs
-    ended(run, "train", gang, 1000.0, outputs={"steps": 10 * epochs})
-    ended(run, "evaluate", gang, 60.0)
+    step_ended(run, "train", gang, 1000.0, outputs={"steps": 10 * epochs})
+    step_ended(run, "evaluate", gang, 60.0)
     folder, host = run.lease_folder(gang), ProcessIdentity.of()
     write_record(folder.host, HostRecord(process=host, started_at=100.0))
     info = LeaseInfo(
@@ -143,8 +137,8 @@ def test_steps_that_have_succeeded_and_other_sites_do_not_count() -> None:
 
 def test_packing_that_found_its_dataset_tells_nothing_and_staging_little() -> None:
     run = make_run(site="chosen")
-    ended(run, "pack", lease_on_disk(run, "cpu"), 1.0, outputs={"reused": True})
-    ended(run, "stage", lease_on_disk(run, "gpu"), 1.0, outputs={"copied_bytes": 0})
+    step_ended(run, "pack", lease_on_disk(run, "cpu"), 1.0, outputs={"reused": True})
+    step_ended(run, "stage", lease_on_disk(run, "gpu"), 1.0, outputs={"copied_bytes": 0})
     again = make_run(site="chosen")
     assert "how long pack will" in choice(again, "cpu").why
     assert choice(again).why.startswith("stage 0:00:01 by one earlier run")
@@ -161,7 +155,7 @@ def timed_out(run: Run, kept: float, total: float | None) -> str:
     walltime = Walltime(seconds=1800.0, most_s=7200.0, why="")
     role = walltime.of(spec.role)
     write_record(folder.spec, spec.model_copy(update={"walltime": walltime, "role": role}))
-    ended(
+    step_ended(
         run, "train", lease_id, 1000.0, state=StepState.FAILED,
         failure_class=FailureClass.TIMED_OUT, outputs={PROGRESS: kept, TOTAL: total},
     )  # fmt: skip

@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from typing import Any
 
 import pytest
 
 from headrace.recipe.load import load_recipe
+from headrace.recipe.recipe import Recipe
 from headrace.states import StepState
-from headrace.suites.records import Added, Ended, Started, Trial
+from headrace.suites.records import Added, Ended, Started
+from headrace.suites.schedule import NodeResources, Queue, Resources, place
 from headrace.suites.suite_state import SuiteState, TrialState
+from headrace_foresight.pruning import rule_shares
 from headrace_foresight.trial_forecast import ForecastOrder, eta_of, forecasts_of, known_of
+from support import suite_journal
 
 
 def added(number: int, epochs: int) -> Added:
-    values: dict[str, Any] = {"trainer.max_epochs": epochs, "seed": number}
-    return Added(trial=Trial(number=number, name=str(number), values=values, group=number))
+    return suite_journal.added(number, trainer__max_epochs=epochs, seed=number)
 
 
 def ended(number: int, seconds: float, **changes: Any) -> Ended:
-    values: dict[str, Any] = {
-        "number": number,
-        "attempt": 1,
-        "state": StepState.SUCCEEDED,
-        "is_final": True,
-        "started_at": 1000.0,
-        "finished_at": 1000.0 + seconds,
-    }
-    return Ended(**{**values, **changes})
+    times = {"started_at": 1000.0, "finished_at": 1000.0 + seconds}
+    return suite_journal.ended(number, **times, **changes)
 
 
 def started(number: int, ago_s: float) -> Started:
-    return Started(number=number, attempt=1, node="node-0", at=time.time() - ago_s)
+    return suite_journal.started(number, at=time.time() - ago_s)
 
 
 @pytest.fixture
@@ -175,3 +172,69 @@ def test_an_outlook_counts_down_until_it_is_thought_over(suite_state: SuiteState
     suite_state.take(started(3, 0.0))
     told = outlook.left(suite_state, half, 10)  # that one has ended is news
     assert told.seconds > 5 * first.seconds
+
+
+EPOCHS = (1, 2, 4, 1, 8, 2)
+
+
+def _suite_state(num_ended: int) -> tuple[SuiteState, Queue]:
+    """Trials of so many epochs, of which the first have ended after ten seconds for each."""
+    suite_state, queue = SuiteState(), Queue()
+    for number, epochs in enumerate(EPOCHS, 1):
+        suite_state.take(added(number, epochs))
+        if number > num_ended:
+            queue.push(number, Resources())
+            continue
+        suite_state.take(started(number, 0.0))
+        suite_state.take(ended(number, 10.0 * epochs))
+    return suite_state, queue
+
+
+@pytest.mark.parametrize(
+    ("num_ended", "numbers"),
+    [(0, [1, 2, 3, 4, 5, 6]), (2, [5, 3, 6, 4]), (3, [5, 6, 4]), (6, [])],
+)
+def test_the_longest_are_put_first_as_soon_as_something_is_known(
+    num_ended: int, numbers: list[int]
+) -> None:
+    suite_state, queue = _suite_state(num_ended)
+    expected_s = ForecastOrder(load_recipe("digits", ())).expected(suite_state)
+    assert (expected_s is None) is (num_ended == 0)
+    if expected_s is not None:
+        queue.reorder(expected_s)
+    begun = [each.number for each in place(queue, [NodeResources("node-0", 0, range(9))])]
+    assert begun == numbers
+
+
+def search(pruner: str, trials: int = 40) -> Recipe:
+    """A search with twelve validations a trial."""
+    space = "{model.learning_rate: 'interval(1e-4, 1e-1)'}"
+    suite = f"{{search: {{space: {space}, trials: {trials}, pruner: {pruner}}}}}"
+    words = (f"+suite={suite}", "trainer.max_epochs=24", "trainer.val_every_epochs=2")
+    return load_recipe("digits", (*words, "trainer.monitor=val/accuracy"))
+
+
+def test_successive_halving_ends_three_of_four_after_the_first_validation():
+    shares = rule_shares(search("asha"), 2)
+    first = shares.count(1 / 12) / len(shares)
+    assert first == pytest.approx(0.75, abs=0.1)
+    assert set(shares) <= {1 / 12, 4 / 12, 1.0}
+
+
+def test_the_median_rule_spares_the_first_five():
+    assert set(rule_shares(search("median", 5), 1)) == {1.0}
+    later = rule_shares(search("median"), 2)
+    assert 0.3 < statistics.mean(later) < 0.7
+
+
+def test_hyperband_ends_some():
+    assert 0.2 < statistics.mean(rule_shares(search("hyperband"), 2)) < 0.8
+
+
+@pytest.mark.parametrize("pruner", ["none", "{_target_: optuna.pruners.NopPruner}"])
+def test_nothing_is_known_of_other_rules(pruner: str):
+    assert rule_shares(search(pruner), 2) == ()
+
+
+def test_no_trial_of_a_grid_is_ended():
+    assert rule_shares(load_recipe("digits", ("+suite={grid: {seed: [1, 2]}}",)), 2) == ()

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from headrace.ledger.ledger import open_ledger
-from headrace.recipe.load import BUILT_IN, load_recipe, load_site
+from headrace.recipe.load import load_recipe, load_site
 from headrace.runs.runs import Run
 from headrace.states import LeaseState, StepState
 from headrace.steps.history import HistoryRow, training_file
@@ -21,20 +20,17 @@ from headrace_foresight.past_attempts import alike_of, earlier, past_of
 from headrace_foresight.prediction import predict
 from headrace_foresight.work_ahead import place_of, places_of, suite_ahead, work_of
 from support.command_line import headrace
+from support.factories import built_in, write_site
+from support.past_runs import step_ended
 from support.runs import attempt_row_of, lease_on_disk, make_run
-
-
-def ended(run: Run, lease_id: str, step: str, seconds: float, **changes: Any) -> None:
-    values = {"state": StepState.SUCCEEDED, "started_at": 1000.0, "finished_at": 1000.0 + seconds}
-    attempt_row_of(run, step, lease_id, **{**values, **changes})
 
 
 def past_run(epochs: int, seconds: float) -> Run:
     """A run that trained for so long, and evaluated for 5 s."""
     run = make_run(overrides=(f"trainer.max_epochs={epochs}",))
     lease = lease_on_disk(run, "gpu")
-    ended(run, lease, "train", seconds)
-    ended(run, lease, "evaluate", 5.0)
+    step_ended(run, "train", lease, seconds)
+    step_ended(run, "evaluate", lease, 5.0)
     return run
 
 
@@ -75,9 +71,9 @@ def test_a_recipe_is_forecast_from_runs_with_other_epochs(headrace_home: Path):
 def test_other_datasets_and_unfinished_steps_tell_nothing(headrace_home: Path):
     past_run(2, 20.0)
     other = make_run(overrides=("dataset.splits={train: 0.8, val: 0.1, test: 0.1}",))
-    ended(other, lease_on_disk(other, "gpu"), "train", 500.0)
+    step_ended(other, "train", lease_on_disk(other, "gpu"), 500.0)
     failed = make_run()
-    ended(failed, lease_on_disk(failed, "gpu"), "train", 900.0, state=StepState.FAILED)
+    step_ended(failed, "train", lease_on_disk(failed, "gpu"), 900.0, state=StepState.FAILED)
     recipe = load_recipe("digits", ())
     taken = earlier(recipe, load_site("laptop"), "gpu")
     assert [one.seconds for one in alike_of("train", recipe, taken)] == [20.0]
@@ -162,8 +158,8 @@ def test_trials_are_ended_early_as_in_suites_with_the_same_pruner_or_by_its_rule
 def test_trials_tell_of_the_first_run_by_their_own_histories(headrace_home: Path):
     splits = "dataset.splits={train: 0.64, val: 0.18, test: 0.18}"
     run = make_run(overrides=(splits,))
-    ended(run, lease_on_disk(run, "cpu"), "pack", 1.0, outputs={"num_samples": 1000})
-    ended(run, lease_on_disk(run, "gpu"), "suite", 90.0)
+    step_ended(run, "pack", lease_on_disk(run, "cpu"), 1.0, outputs={"num_samples": 1000})
+    step_ended(run, "suite", lease_on_disk(run, "gpu"), 90.0)
     journal(run, 13.0, 23.0, 33.0)  # 3 s, and a second for each of ten batches an epoch
     lines = run.folder.journal.read_text().replace('"evaluate_s":null', '"evaluate_s":2.0')
     run.folder.journal.write_text(lines)
@@ -220,9 +216,8 @@ def test_a_place_is_as_its_leases_were(headrace_home: Path):
     assert (place.nodes, place.gpus, place.queue_s) == (1, 2, 0.0)
     assert place.boot_s == pytest.approx(7.0)
     assert place.usd_per_hour is None
-    site = yaml.safe_load((BUILT_IN / "sites" / "slurm-dev.yaml").read_text())
-    site["roles"]["gpu"]["price"] = {"usd_per_node_hour": 1.5}
-    (headrace_home / "sites").mkdir()
-    (headrace_home / "sites" / "priced.yaml").write_text(yaml.safe_dump(site | {"name": "priced"}))
+    roles = built_in("sites", "slurm-dev")["roles"]
+    roles["gpu"]["price"] = {"usd_per_node_hour": 1.5}
+    write_site(headrace_home, "priced", like="slurm-dev", roles=roles)
     priced = place_of("priced")
     assert (priced.usd_per_hour, priced.spot_usd_per_hour) == (1.5, None)

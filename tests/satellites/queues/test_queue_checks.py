@@ -17,6 +17,7 @@ from headrace_queues.pbs import Pbs
 from headrace_queues.pbs import queue_facts as pbs_queue
 from headrace_queues.sge import judge_environment, parse_fields
 from headrace_queues.sge import queue_facts as sge_queue
+from support.factories import job_spec
 from support.scripted_commands import ScriptedCommands
 
 LSF_STATUS = """\
@@ -175,16 +176,7 @@ def test_the_queues_of_lsf_that_a_job_may_go_to(
 
 
 def _job(**changes: Any) -> JobSpec:
-    given = {
-        "name": "a",
-        "command": ("true",),
-        "nodes": 2,
-        "cpus_per_node": 8,
-        "time_limit_s": 3600.0,
-        "folder": "/",
-        "log": "/dev/null",
-    }
-    return JobSpec(**given | changes)
+    return job_spec(**{"nodes": 2, "cpus_per_node": 8, "time_limit_s": 3600.0, **changes})
 
 
 def _words(found: Finding) -> str:

@@ -1,7 +1,8 @@
-"""A recipe's and a model's own `ModelCheckpoint` beside headrace's checkpoints, over kills."""
+"""A recipe's own checkpoints beside those of headrace, and the plain values that these hold."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,10 @@ import pytest
 
 from headrace.checkpoints.content import read_checkpoint
 from headrace.checkpoints.weights import weights_hash
-from headrace.errors import WorkerLostError
+from headrace.errors import UserError, WorkerLostError
 from headrace.steps.context import StepContext
 from headrace.steps.history import read_history
-from support.training import blob_step, train_here
+from support.training import blob_step, train_here, write_blobs
 
 pytestmark = pytest.mark.slow
 
@@ -78,3 +79,63 @@ def test_own_checkpoints_live_beside_headraces_over_kills_and_in_a_moved_folder(
     last = "callbacks/ModelCheckpoint/last.ckpt"  # of a launch without a better one: at its end
     assert found.keys() == undisturbed.keys()
     assert {**found, last: ""} == {**undisturbed, last: ""}
+
+
+BEFORE = Path(__file__).parent / "checkpoints_before"
+"""After step 7, by the release that still loaded any pickle."""
+
+
+@pytest.fixture(scope="module")
+def odd_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("blobs") / "odd_dataset"
+    write_blobs(folder, train_samples=83)
+    return folder
+
+
+def start_plain(folder: Path, trainer: dict[str, Any] | None = None, **site: Any) -> StepContext:
+    return blob_step(
+        folder,
+        site={"ranks": 1, **site},
+        trainer={"checkpoint_every_steps": 7, **(trainer or {})},
+        train={"max_restarts": 0},
+    )
+
+
+def steps(folder: Path) -> list[int]:
+    lines = (folder / "notes/rank-0.jsonl").read_text().splitlines()
+    return [json.loads(line)["step"] for line in lines]
+
+
+def test_a_checkpoint_of_the_release_before_resumes(tmp_path: Path, odd_dataset: Path) -> None:
+    context = start_plain(tmp_path)
+    checkpoints = Path(context.spec.run_folder) / "checkpoints"
+    checkpoints.mkdir()
+    shutil.copy(BEFORE / "step-000000007.ckpt", checkpoints)
+    assert train_here(context, odd_dataset)["steps"] == 20
+    assert steps(tmp_path) == list(range(8, 21))
+    written = (tmp_path / "notes/left-open-0").read_text().split()
+    assert written == [str(step) for step in range(8, 21)]  # Python's own end, see `end_quickly`
+
+
+def test_state_that_could_not_be_loaded_ends_training_at_its_first_checkpoint(
+    tmp_path: Path, odd_dataset: Path
+) -> None:
+    trainer = {"callbacks": [{"_target_": "blob_callbacks.KeepsADate"}]}
+    with pytest.raises(UserError, match=r"'datetime\.date' at callbacks\.KeepsADate\.day") as error:
+        train_here(start_plain(tmp_path, trainer), odd_dataset)
+    assert "pickled_checkpoints: allow" in error.value.hint
+    assert steps(tmp_path)[-1] == 7
+    assert list((tmp_path / "runs/run/checkpoints").glob("*.ckpt")) == []
+
+
+def test_a_site_may_allow_it(tmp_path: Path, odd_dataset: Path) -> None:
+    """And one that does not anymore says so at the resume, with the file and the key."""
+    trainer = {"callbacks": [{"_target_": "blob_callbacks.KeepsADate"}]}
+    train_here(start_plain(tmp_path, trainer, pickled_checkpoints="allow"), odd_dataset)
+    checkpoints = tmp_path / "runs/run/checkpoints"
+    (checkpoints / "final.json").unlink()
+    (checkpoints / "final.ckpt").unlink()
+    with pytest.raises(UserError, match=r"step-000000014\.ckpt holds 'datetime\.date'") as error:
+        train_here(start_plain(tmp_path, trainer), odd_dataset)
+    assert "pickled_checkpoints: allow" in error.value.hint
+    assert steps(tmp_path) == list(range(1, 21))

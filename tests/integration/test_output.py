@@ -1,4 +1,4 @@
-"""Output that cannot hold every letter ends no command: its exit code is that of its work."""
+"""Output that cannot hold every letter, or that is read no more, ends no command."""
 
 from __future__ import annotations
 
@@ -73,3 +73,43 @@ def test_a_file_name_that_is_no_text_is_shown(place: Place, tmp_path: Path):
     )
     assert done.returncode in (1, USAGE)
     assert b"Traceback" not in done.stderr
+
+
+LIMIT_S = 180
+
+
+def first_line_of(place: Place, *arguments: str) -> tuple[str, int]:
+    """As `headrace … 2>&1 | head -1`: the line, and the exit code of the command."""
+    process = subprocess.Popen(
+        [str(HEADRACE), *arguments],
+        env=place.environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    line = process.stdout.readline()
+    process.stdout.close()
+    return line, process.wait(LIMIT_S)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_to_its_end_without_a_reader(place: Place) -> None:
+    line, code = first_line_of(place, "run", "blobs", "--site", "here")
+    place.wait_for_quiet()
+    record, attempts = place.newest()
+    assert line == f"run: {record.run_id}\n"
+    assert record.state is StepState.SUCCEEDED
+    assert {row.state for row in attempts} == {StepState.SUCCEEDED}
+    assert code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [("logs",), ("logs", "--follow"), ("runs",), ("status",)])
+def test_commands_that_only_show_end_in_silence(
+    place: Place, run_id: str, command: tuple[str, ...]
+) -> None:
+    line, code = first_line_of(place, *command)
+    assert line
+    assert "Error" not in line
+    assert code == 0

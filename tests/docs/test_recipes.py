@@ -1,4 +1,4 @@
-"""The page about suites names as many trials as it says."""
+"""Recipes on pages can be read; those of suites name as many trials as their page says."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import yaml
 
 from headrace.cli.runs import sweep
 from headrace.recipe.fit import absolute
-from headrace.recipe.load import load_recipe, load_site, source_of
+from headrace.recipe.load import load_recipe, load_site, parse, source_of
+from headrace.recipe.recipe import Recipe
 from headrace.suites.points import checked, count
-from headrace.suites.values import as_overrides, parse
+from headrace.suites.values import as_overrides
+from headrace.suites.values import parse as parse_values
 
 TEXT = (Path(__file__).parents[2] / "docs" / "how-to" / "run-suites.md").read_text()
 RECIPES = re.findall(r"^<!-- trials: (\d+) -->\n```yaml\n(.*?)^```$", TEXT, re.M | re.S)
@@ -48,7 +50,7 @@ def asked_for(line: str) -> int:
     at = words.index("--trials") if "--trials" in words else None
     trials = None if at is None else int(words[at + 1])
     named = words if at is None else [*words[:at], *words[at + 2 :]]
-    overrides, update = parse(named, trials=trials)
+    overrides, update = parse_values(named, trials=trials)
     return trials_of(*overrides, *as_overrides(update))
 
 
@@ -60,3 +62,15 @@ def test_words_name_as_many_trials_as_the_page_says(trials, words):
 @pytest.mark.parametrize("words", EXAMPLES)
 def test_examples_of_the_page_and_of_the_help_name_trials(words):
     assert asked_for(words) > 1
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "raw-samples.md"
+
+
+def test_all_recipes_of_the_page_can_be_read():
+    found = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+    names = set()
+    for text in found:
+        whole = {"name": "x", "model": {"_target_": "torch.nn.Identity"}, **yaml.safe_load(text)}
+        names.add(parse(Recipe, whole, str(PAGE)).dataset.name)
+    assert len(names) == len(found) == 8

@@ -1,4 +1,4 @@
-"""`headrace cost`: what it tells of the ledger's sums."""
+"""`headrace cost` and the page of costs: the ledger's sums, budgets of this month."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.usage_records import IDLE
 from headrace.runs.refresh_usage import first_day
 from headrace.states import StepState
+from headrace.status.cost import cost_page
 from support.access import write_site
-from support.command_line import headrace
+from support.command_line import headrace, on_a_terminal
 from support.ledger_rows import lease_row, run_row, usage_row
 
 _HOUR_S = 3600.0
 _FAILED: dict[str, Any] = {"state": StepState.FAILED, "cause": "out_of_memory", "usd_failed": 2.0}
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def spent(headrace_home: Path) -> None:
     """A suite with a failed attempt and idle machines, and a run on machines without a price."""
     ledger = open_ledger()
@@ -57,6 +58,7 @@ def cells(text: str) -> dict[str, list[str]]:
     return {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.strip()}
 
 
+@pytest.mark.usefixtures("spent")
 def test_a_trial_costs_what_all_its_attempts_took_and_waste_is_told():
     """pains 37."""
     text = output("run-1", "--by", "trial")
@@ -69,6 +71,7 @@ def test_a_trial_costs_what_all_its_attempts_took_and_waste_is_told():
     assert cells(output("run-1"))["trial"][0] == "3"
 
 
+@pytest.mark.usefixtures("spent")
 def test_what_has_no_price_is_named_and_never_0():
     """pains 37."""
     text = output()
@@ -80,6 +83,7 @@ def test_what_has_no_price_is_named_and_never_0():
     assert "No price" not in output("--since", "2026-11")
 
 
+@pytest.mark.usefixtures("spent")
 def test_it_is_told_by_whatever_attempts_have_in_common():
     assert cells(output("--by", "user", "--since", "2026-11"))["ann"][4] == "1.00"
     assert cells(output("--by", "cause"))["out_of_memory"][4] == "2.00"
@@ -93,6 +97,7 @@ def test_it_is_told_by_whatever_attempts_have_in_common():
     assert output("--user", "nobody") == "No costs are recorded.\n"
 
 
+@pytest.mark.usefixtures("spent")
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -116,6 +121,7 @@ def test_days_can_be_counted_back():
         first_day("2026")
 
 
+@pytest.mark.usefixtures("spent")
 def test_what_may_be_taken_this_month_is_told_with_what_is(headrace_home: Path):
     write_site(
         headrace_home,
@@ -135,3 +141,63 @@ def test_what_may_be_taken_this_month_is_told_with_what_is(headrace_home: Path):
     ]
     assert "club ann" not in output("--user", "eve")
     assert "this month" not in output("--user", "bob")
+
+
+@pytest.fixture
+def ledger(headrace_home: Path, monkeypatch: pytest.MonkeyPatch):
+    """Of two users, this month and one long ago."""
+    monkeypatch.delenv("HEADRACE_LEDGER", raising=False)
+    found, today = open_ledger(), time.strftime("%Y-%m-%d", time.gmtime())
+    found.add_run(run_row())
+    found.add_lease(lease_row(), max_active=9)
+    found.put_usage(
+        [
+            usage_row(1, owner="ada", usd=6.0, node_s=3600.0, gpu_s=7200.0, day=today),
+            usage_row(2, owner="bob", usd=2.0, node_s=3600.0, failed_s=1800.0, day=today),
+            usage_row(3, owner="bob", usd=None, day="2020-01-05"),
+        ]
+    )
+    return found
+
+
+@pytest.mark.usefixtures("ledger")
+def test_what_was_spent_told_apart():
+    newest, oldest = cost_page("month").rows
+    assert (newest.name, newest.usd, newest.hours) == (time.strftime("%Y-%m", time.gmtime()), 8, 2)
+    assert (newest.gpu_hours, newest.attempts, newest.wasted_share) == (2.0, 2, 0.25)
+    assert (oldest.name, oldest.unknown) == ("2020-01", True)
+    assert [(row.name, row.usd) for row in cost_page("user").rows] == [("ada", 6.0), ("bob", 2.0)]
+
+
+@pytest.mark.usefixtures("ledger")
+def test_budgets_of_the_month(headrace_home: Path):
+    sites = headrace_home / "sites"
+    sites.mkdir()
+    (sites / "laptop.yaml").write_text(
+        f"name: laptop\nfolder: {headrace_home}\n"
+        "roles: {gpu: {backend: slurm, batch: {gpus_per_node: 2}}}\n"
+        f"tiers: [{{name: disk, folder: {headrace_home}/cache, budget: 1GiB}}]\n"
+        "limits: {budget_month: 100, budget_user: 10, budget_team: 20, gpu_hours_team: 5}\n"
+    )
+    (sites / "broken.yaml").write_text("roles: 7\n")
+    (headrace_home / "teams.yaml").write_text("vision: [ada, bob, eve]\nspeech: [eve]\n")
+    told = {(row.key, row.whose): (row.most, row.spent) for row in cost_page().budgets}
+    assert told == {
+        ("limits.budget_month", ""): (100.0, 8.0),
+        ("limits.budget_user", "ada"): (10.0, 6.0),
+        ("limits.budget_user", "bob"): (10.0, 2.0),
+        ("limits.budget_team", "vision"): (20.0, 8.0),
+        ("limits.budget_team", "speech"): (20.0, 0.0),
+        ("limits.gpu_hours_team", "vision"): (5.0, 4.0),
+        ("limits.gpu_hours_team", "speech"): (5.0, 0.0),
+    }
+    (headrace_home / "teams.yaml").write_text("vision: ada\n")
+    assert {row.key for row in cost_page().budgets} == {"limits.budget_month", "limits.budget_user"}
+
+
+@pytest.mark.usefixtures("ledger")
+def test_the_list_is_not_cut_at_80_columns():
+    told = on_a_terminal("cost", "--by", "month")
+    assert [line for line in told.splitlines() if len(line) > 80] == []
+    assert "2020-01" in told
+    assert "…" not in told

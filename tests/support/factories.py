@@ -1,0 +1,75 @@
+"""Recipes, sites, steps and jobs with defaults: a test states only what is its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from headrace.batch.job_records import JobSpec
+from headrace.files.layout import RunFolder
+from headrace.recipe.load import BUILT_IN
+from headrace.steps.mailbox import StepSpec
+
+
+def built_in(kind: str, name: str) -> dict[str, Any]:
+    """Return the content of a built-in recipe or site.
+
+    Args:
+        kind: `recipes` or `sites`.
+        name: Such as `digits` or `laptop`.
+    """
+    return dict(yaml.safe_load((BUILT_IN / kind / f"{name}.yaml").read_text()))
+
+
+def write_yaml(file: Path, content: dict[str, Any]) -> Path:
+    """Write a file of YAML, keys in their order, and return its path."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(yaml.safe_dump(content, sort_keys=False))
+    return file
+
+
+def write_site(home: Path, name: str, *, like: str = "laptop", **changes: Any) -> Path:
+    """Write site `name` of a home: a built-in one with changed keys."""
+    content = built_in("sites", like) | {"name": name, **changes}
+    return write_yaml(home / "sites" / f"{name}.yaml", content)
+
+
+def write_recipe(home: Path, name: str, *, like: str = "digits", **changes: Any) -> Path:
+    """Write recipe `name` of a home: a built-in one with changed keys.
+
+    A mapping changes the keys that it names, but a target replaces one.
+    """
+    content = built_in("recipes", like) | {"name": name}
+    for key, value in changes.items():
+        is_part = isinstance(value, dict) and "_target_" not in value
+        content[key] = {**content[key], **value} if is_part and content.get(key) else value
+    return write_yaml(home / "recipes" / f"{name}.yaml", content)
+
+
+def step_spec(run: RunFolder, name: str, **changes: Any) -> StepSpec:
+    """The first attempt at a step of a run, of the kind that has the step's name."""
+    values: dict[str, Any] = {
+        "key": f"{run.run_id}/{name}/1",
+        "kind": name,
+        "run_id": run.run_id,
+        "name": name,
+        "attempt": 1,
+        "run_folder": str(run.path),
+    }
+    return StepSpec(**{**values, **changes})
+
+
+def job_spec(**changes: Any) -> JobSpec:
+    """A job of one node that does nothing, for a minute at most."""
+    values: dict[str, Any] = {
+        "name": "headrace-x",
+        "command": ("true",),
+        "nodes": 1,
+        "cpus_per_node": 1,
+        "time_limit_s": 60.0,
+        "folder": "/",
+        "log": "/dev/null",
+    }
+    return JobSpec(**{**values, **changes})
