@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from filelock import Timeout
-from sqlalchemy import Engine, FromClause, inspect, make_url, text
+from sqlalchemy import Engine, FromClause, Select, inspect, make_url, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 from headrace import __version__
 from headrace.errors import LedgerError, nearest
 from headrace.files.machine import storage_error
+from headrace.ledger.columns import AnyRow
 from headrace.ledger.engines import BACKENDS, cause_of
 from headrace.ledger.rows import REVISION, REVISION_TABLE
 from headrace.recipe.home import home
@@ -195,6 +196,14 @@ class LedgerPart:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    def _first(self, query: Select[AnyRow]) -> AnyRow | None:
+        with self._database.read() as session:
+            return session.scalar(query)
+
+    def _all(self, query: Select[AnyRow]) -> tuple[AnyRow, ...]:
+        with self._database.read() as session:
+            return tuple(session.scalars(query))
 
 
 def _parsed(url: str) -> URL:

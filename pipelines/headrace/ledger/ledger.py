@@ -7,36 +7,24 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import Select, delete, func, select, update
 from sqlalchemy.orm import Session
-from typing_extensions import Unpack
 
 from headrace.errors import LedgerError, UnknownNameError, nearest
 from headrace.ledger.audit_rows import ActRows
-from headrace.ledger.columns import LedgerRow
+from headrace.ledger.columns import AnyRow, LedgerRow
 from headrace.ledger.database import Database, default_url
 from headrace.ledger.lease_slots import ACTIVE, LeaseSlots
 from headrace.ledger.machine_rows import MachineRows
 from headrace.ledger.many_runs import ManyRuns
-from headrace.ledger.rows import (
-    AttemptChanges,
-    AttemptRecord,
-    LeaseChanges,
-    LeaseRecord,
-    LedgerSummary,
-    RunRecord,
-    WaitRecord,
-)
+from headrace.ledger.rows import AttemptRecord, LeaseRecord, LedgerSummary, RunRecord, WaitRecord
 from headrace.ledger.trial_rows import TrialRows
 from headrace.ledger.usage_rows import UsageRows
 from headrace.states import LeaseState, StepState
 
 _OPEN = tuple(state for state in StepState if not state.is_final)
-
-AnyRow = TypeVar("AnyRow", bound=LedgerRow)
-
 
 class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, TrialRows, UsageRows):
     """Enter, find and change rows; safe to share between threads and to use after a fork.
@@ -189,10 +177,8 @@ class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, TrialRows, UsageRows):
         with self._database.write() as session:
             session.execute(change.values(message=message))
 
-    def set_attempt(
-        self, run_id: str, step: str, attempt: int, **changes: Unpack[AttemptChanges]
-    ) -> AttemptRecord:
-        """Change an attempt unless it has ended; return the attempt."""
+    def set_attempt(self, run_id: str, step: str, attempt: int, **changes: Any) -> AttemptRecord:
+        """Change columns of an attempt unless it has ended; return it. None changes nothing."""
         values = _given(**changes)
         change = update(AttemptRecord).filter_by(run_id=run_id, step=step, attempt=attempt)
         with self._database.write() as session:
@@ -219,23 +205,13 @@ class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, TrialRows, UsageRows):
         """Return at most `limit` leases, of one run or of all, newest first."""
         return self._all(_newest(limit).filter_by(**_given(run_id=run_id)))
 
-    def set_lease_state(
-        self, lease_id: str, state: LeaseState, **changes: Unpack[LeaseChanges]
-    ) -> LeaseRecord:
-        """Change a lease unless it has ended; return the lease."""
+    def set_lease_state(self, lease_id: str, state: LeaseState, **changes: Any) -> LeaseRecord:
+        """Change columns of a lease unless it has ended; return it. None changes nothing."""
         change = update(LeaseRecord).filter_by(lease_id=lease_id)
         still_active = change.where(LeaseRecord.state.in_(ACTIVE))
         with self._database.write() as session:
             session.execute(still_active.values(state=state, **_given(**changes)))
             return _known(session, LeaseRecord, "lease", lease_id)
-
-    def _first(self, query: Select[AnyRow]) -> AnyRow | None:
-        with self._database.read() as session:
-            return session.scalar(query)
-
-    def _all(self, query: Select[AnyRow]) -> tuple[AnyRow, ...]:
-        with self._database.read() as session:
-            return tuple(session.scalars(query))
 
 
 def open_ledger() -> Ledger:

@@ -50,8 +50,7 @@ class MachineRows(LedgerPart):
         if only_open:
             query = query.where(MachineRecord.ended_at.is_(None))
         order = (MachineRecord.started_at, MachineRecord.lease_id, MachineRecord.machine_id)
-        with self._database.read() as session:
-            return tuple(session.scalars(query.order_by(*order)))
+        return self._all(query.order_by(*order))
 
     def machines_by_lease(
         self, lease_ids: Collection[str]
@@ -59,9 +58,8 @@ class MachineRows(LedgerPart):
         """Return machines by lease, oldest first; a lease without known machines is absent."""
         query = select(MachineRecord).where(MachineRecord.lease_id.in_(lease_ids))
         order = (MachineRecord.lease_id, MachineRecord.started_at, MachineRecord.machine_id)
-        with self._database.read() as session:
-            rows = session.scalars(query.order_by(*order))
-            return {name: [*some] for name, some in groupby(rows, attrgetter("lease_id"))}
+        rows = self._all(query.order_by(*order))
+        return {name: [*some] for name, some in groupby(rows, attrgetter("lease_id"))}
 
     def counted_until(self, sites: Collection[str] | None = None) -> Mapping[str, float]:
         """Return by run when its open machines were last entered, of some sites or all."""
@@ -79,8 +77,7 @@ class MachineRows(LedgerPart):
         is_known = exists().where(MachineRecord.lease_id == LeaseRecord.lease_id)
         is_new = (LeaseRecord.ended_at >= since) & ~is_known
         query = select(LeaseRecord).where(LeaseRecord.state.not_in(ACTIVE), is_open | is_new)
-        with self._database.read() as session:
-            return tuple(session.scalars(query.order_by(LeaseRecord.lease_id)))
+        return self._all(query.order_by(LeaseRecord.lease_id))
 
 
 def _merged(row: MachineRecord, known: MachineRecord | None) -> MachineRecord:

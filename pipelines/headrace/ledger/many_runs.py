@@ -63,22 +63,19 @@ class ManyRuns(LedgerPart):
         if text:
             named = (RunRecord.run_id, RunRecord.recipe_name, RunRecord.site_name)
             query = query.where(or_(*(each.icontains(text, autoescape=True) for each in named)))
-        with self._database.read() as session:
-            return tuple(session.scalars(query.limit(limit)))
+        return self._all(query.limit(limit))
 
     def attempts_of(self, run_ids: Collection[str]) -> Mapping[str, Sequence[AttemptRecord]]:
         """Return all attempts by run, in the order of their requests."""
         query = select(AttemptRecord).where(AttemptRecord.run_id.in_(run_ids))
         order = (AttemptRecord.created_at, AttemptRecord.step, AttemptRecord.attempt)
-        with self._database.read() as session:
-            return _grouped((row.run_id, row) for row in session.scalars(query.order_by(*order)))
+        return _grouped((row.run_id, row) for row in self._all(query.order_by(*order)))
 
     def leases_of(self, run_ids: Collection[str]) -> Mapping[str, Sequence[LeaseRecord]]:
         """Return all leases by run, the newest first."""
         query = select(LeaseRecord).where(LeaseRecord.run_id.in_(run_ids))
         order = (LeaseRecord.created_at.desc(), LeaseRecord.lease_id.desc())
-        with self._database.read() as session:
-            return _grouped((row.run_id, row) for row in session.scalars(query.order_by(*order)))
+        return _grouped((row.run_id, row) for row in self._all(query.order_by(*order)))
 
     def machines_of(self, run_ids: Collection[str]) -> Mapping[str, Sequence[MachineRecord]]:
         """Return all machines by run."""

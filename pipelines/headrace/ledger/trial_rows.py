@@ -153,16 +153,14 @@ class TrialRows(LedgerPart):
             query = query.filter_by(state=state)
         by = getattr(TrialRecord, name)
         first = (by if name == order else by.desc()).nulls_last()
-        with self._database.read() as session:
-            return tuple(session.scalars(query.order_by(first, TrialRecord.number).limit(limit)))
+        return self._all(query.order_by(first, TrialRecord.number).limit(limit))
 
     def best_trial(self, run_id: str, mode: str) -> TrialRecord | None:
         """Return the best trial that succeeded with a value, by the first objective; or None."""
         rows = select(TrialRecord).filter_by(run_id=run_id, state=StepState.SUCCEEDED, pruned=False)
         value = TrialRecord.objective
         order = (value if mode == "min" else value.desc(), TrialRecord.number)
-        with self._database.read() as session:
-            return session.scalar(rows.where(value.is_not(None)).order_by(*order).limit(1))
+        return self._first(rows.where(value.is_not(None)).order_by(*order).limit(1))
 
     def trials_numbered(self, run_id: str, numbers: Iterable[int]) -> dict[int, TrialRecord]:
         """Return trials of a suite by their numbers; unknown numbers are absent."""
@@ -177,8 +175,7 @@ class TrialRows(LedgerPart):
 
     def trial(self, run_id: str, number: int) -> TrialRecord:
         """Return the trial with this number; raise `UnknownNameError` if it does not exist."""
-        with self._database.read() as session:
-            found = session.get(TrialRecord, (run_id, number))
+        found = self._first(select(TrialRecord).filter_by(run_id=run_id, number=number))
         if found is None:
             raise UnknownNameError(
                 f"The ledger has no trial {number} of suite '{run_id}'",
