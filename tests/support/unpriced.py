@@ -7,13 +7,13 @@ from typing import Any
 
 import yaml
 
+from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.load import BUILT_IN
 from headrace.runs.runs import Run
 from headrace.runs.trials import note_trials
 from headrace.runs.usage import note_usage
 from headrace.states import LeaseState, StepState
-from headrace.steps.usage import AttemptUsage
 from headrace.suites.records import Added, Ended, Trial
 from support.ledger_rows import machine_row
 from support.runs import attempt_row_of, lease_on_disk, make_run

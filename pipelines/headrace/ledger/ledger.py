@@ -26,6 +26,7 @@ from headrace.states import LeaseState, StepState
 
 _OPEN = tuple(state for state in StepState if not state.is_final)
 
+
 class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, TrialRows, UsageRows):
     """Enter, find and change rows; safe to share between threads and to use after a fork.
 

@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
-
 from headrace.record import Record
-
-if TYPE_CHECKING:  # lists of runs do without it
-    from headrace.states import StepState
-    from headrace.steps.mailbox import StepStatus
+from headrace.states import StepState
+from headrace.steps.mailbox import StepStatus
 
 
-class StepSeen(Protocol):
-    """State of a step of a run, as far as forecasts need it; see `StepView`."""
+class StepSeen(Record):
+    """State of a step of a run, as far as forecasts need it; null: unknown."""
 
-    @property
-    def name(self) -> str: ...  # noqa: D102
-
-    @property
-    def state(self) -> StepState | None: ...  # noqa: D102
-
-    @property
-    def status(self) -> StepStatus | None: ...  # noqa: D102
-
-    @property
-    def elapsed_s(self) -> float | None: ...  # noqa: D102
-
-    @property
-    def failures(self) -> int: ...  # noqa: D102
-
-    @property
-    def kept(self) -> float: ...  # noqa: D102
+    name: str
+    state: StepState | None
+    """Null: not yet begun."""
+    status: StepStatus | None = None
+    """Its last report."""
+    elapsed_s: float | None = None
+    failures: int = 0
+    """Failed attempts in a row that made no progress."""
+    kept: float = 0.0
+    """Work of ended attempts that the newest one need not repeat, in units of progress."""
 
 
 BETWEEN = "between"

@@ -41,7 +41,7 @@ def note_trials(run: RunFolder) -> None:
         if end == begin:
             return
         added = {entry.trial.number for entry in entries if isinstance(entry, Added)}
-        known = ledger.trials_numbered(run_id, set(_numbers(entries)) - added)
+        known = ledger.trials_numbered(run_id, _numbers(entries) - added)
         rows = folded(run_id, known, entries)
         usage = _usage(run_id, [each for each in entries if isinstance(each, Ended)])
         for number, usd in _costs(run_id, usage).items():
@@ -58,11 +58,7 @@ def changed_since(record: RunRecord, begin: int, end: int) -> set[int] | None:
     if end - begin > _PART_BYTES:
         return None
     entries, _ = _read(RunFolder(Path(record.folder)), begin)
-    return {
-        number
-        for each in entries
-        for number in ([each.trial.number] if isinstance(each, Added) else _numbers([each]))
-    }
+    return _numbers(entries)
 
 
 def folded(
@@ -79,10 +75,8 @@ def folded(
     for entry in entries:
         if isinstance(entry, Added):
             rows.setdefault(entry.trial.number, _row(run_id, entry))
-            continue
-        for number in entry.retried if isinstance(entry, CommandsApplied) else (entry.number,):
-            if number in rows:
-                _change(rows[number], entry)
+        for row in (rows[number] for number in _of(entry) if number in rows):
+            _change(row, entry)
     return rows
 
 
@@ -139,19 +133,15 @@ def _row(run_id: str, added: Added) -> TrialRecord:
     )
 
 
-def _change(row: TrialRecord, entry: Started | Ended | CommandsApplied) -> None:
+def _change(row: TrialRecord, entry: Entry) -> None:
     if isinstance(entry, CommandsApplied):
-        _wait_again(row)
+        row.state, row.pruned, row.finished_at = StepState.QUEUED, False, None
+        row.objective, row.objectives, row.metrics = None, (), {}
     elif isinstance(entry, Started):
         row.state, row.attempts, row.node = StepState.RUNNING, entry.attempt, entry.node
         row.started_at = row.started_at or entry.at
-    else:
+    elif isinstance(entry, Ended):
         _end(row, entry)
-
-
-def _wait_again(row: TrialRecord) -> None:
-    row.state, row.pruned, row.finished_at = StepState.QUEUED, False, None
-    row.objective, row.objectives, row.metrics = None, (), {}
 
 
 def _end(row: TrialRecord, entry: Ended) -> None:
@@ -166,12 +156,15 @@ def _end(row: TrialRecord, entry: Ended) -> None:
     row.objective = first if math.isfinite(first) else None
 
 
-def _numbers(entries: Sequence[Entry]) -> Iterable[int]:
-    for entry in entries:
-        if isinstance(entry, CommandsApplied):
-            yield from entry.retried
-        elif not isinstance(entry, Added):
-            yield entry.number
+def _numbers(entries: Iterable[Entry]) -> set[int]:
+    return {number for entry in entries for number in _of(entry)}
+
+
+def _of(entry: Entry) -> Sequence[int]:
+    """Return the numbers of the trials that an entry changes."""
+    if isinstance(entry, CommandsApplied):
+        return entry.retried
+    return (entry.trial.number if isinstance(entry, Added) else entry.number,)
 
 
 def _read(run: RunFolder, begin: int) -> tuple[list[Entry], int]:

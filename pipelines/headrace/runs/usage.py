@@ -12,18 +12,17 @@ from typing import Any
 
 from headrace.errors import StepError
 from headrace.files.layout import LeaseFolder, RunFolder
+from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
 from headrace.ledger.usage_records import IDLE, UsageRecord
 from headrace.ledger.usage_rows import at_most
 from headrace.runs.costs import HOUR_S, billed_s
-from headrace.runs.lease_terms import mean_price, terms, waits
 from headrace.runs.machine_records import record_machines
 from headrace.runs.owners import user_of
-from headrace.runs.usage_shares import Share, Span, parts, rest, split, whole
+from headrace.runs.usage_shares import Share, Span, figures, parts, rest, terms, waits, whole
 from headrace.states import StepState
 from headrace.steps import mailbox
-from headrace.steps.usage import AttemptUsage
 from headrace.suites.records import Ended
 
 logger = logging.getLogger(__name__)
@@ -118,7 +117,7 @@ class LeaseMachines:
         """The row of an attempt at a trial."""
         usage, began = ended.usage, ended.started_at
         own = self._machines_of(ended)
-        price = mean_price(own)
+        price = terms(own).get("usd_per_hour")
         seconds = max(ended.finished_at - ended.started_at, 0.0)
         node_s = seconds * ended.node_share * usage.nodes
         usd = None if price is None else price * node_s / HOUR_S
@@ -133,7 +132,7 @@ class LeaseMachines:
             cause=ended.failure_class.value if ended.failure_class else state.value,
             started_at=began,
             finished_at=ended.finished_at,
-            **_figures(Share(node_s=node_s, usd=usd), seconds, usage, state),
+            **figures(Share(node_s=node_s, usd=usd), seconds, usage, state),
             **waits(own, asked_at, began, began),
             **terms(own),
         )
@@ -144,9 +143,8 @@ class LeaseMachines:
             row.billed_s if row.ended_at is not None else billed_s(row.started_at, self._now, 0.0)
             for row in self._machines
         ]
-        left = whole(self._spans, every)
-        for part in (*(Share(node_s=each.node_s, usd=each.usd) for each in steps), *self._trials()):
-            left = rest(left, part)
+        taken = (Share(node_s=each.node_s, usd=each.usd) for each in steps)
+        left = rest(whole(self._spans, every), (*taken, *self._trials()))
         is_open = self._lease.state.is_active
         return self._row(
             step=self._lease.lease_id,
@@ -196,7 +194,7 @@ class LeaseMachines:
             **(
                 {} if began is None else waits(first, attempt.created_at, began, until or self._now)
             ),
-            **_figures(part, max(seconds, 0.0), usage, facts.state),
+            **figures(part, max(seconds, 0.0), usage, facts.state),
             **terms(there),
         )
 
@@ -226,20 +224,6 @@ class LeaseMachines:
             day=time.strftime("%Y-%m-%d", time.gmtime(at)),
             **values,
         )
-
-
-def _figures(
-    part: Share, seconds: float, usage: AttemptUsage, state: StepState
-) -> Mapping[str, Any]:
-    succeeded = state is StepState.SUCCEEDED or not state.is_final
-    found = split(part, seconds, usage, succeeded=succeeded)
-    return {
-        "node_s": part.node_s,
-        "gpu_s": usage.gpus * seconds,
-        "usd": part.usd,
-        **vars(found),
-        **usage.model_dump(),
-    }
 
 
 def _facts(lease: LeaseRecord, attempt: AttemptRecord) -> AttemptFacts:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
+from pydantic import ConfigDict, Field
+
 from headrace.errors import UserError
 from headrace.ledger.audit_rows import ActRecord
 from headrace.ledger.ledger import open_ledger
@@ -20,7 +22,9 @@ _MOST_ACTS = 200
 class ActView(Record):
     """An action that a user requested."""
 
-    at: float
+    model_config = ConfigDict(from_attributes=True)
+
+    at: float = Field(validation_alias="created_at")
     """Seconds since the epoch."""
     user: str
     """Empty if only Airflow's audit log has it."""
@@ -79,7 +83,4 @@ def check_refused(owner: str, user: str) -> None:
 
 
 def _acts(found: Iterable[ActRecord]) -> tuple[ActView, ...]:
-    names = ("user", "through", "run_id", "what", "details", "refused")
-    return tuple(
-        ActView(at=row.created_at, **{name: getattr(row, name) for name in names}) for row in found
-    )
+    return tuple(map(ActView.model_validate, found))

@@ -7,11 +7,11 @@ from pathlib import Path
 import yaml
 
 from headrace.files.atomic import write_record
+from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.usage import note_usage
 from headrace.states import StepState
 from headrace.steps.mailbox import StepResult
-from headrace.steps.usage import AttemptUsage
 from support.command_line import headrace
 from support.runs import attempt_row_of, lease_on_disk, make_run
 from support.unpriced import site_file, suite_on

@@ -11,6 +11,7 @@ import pytest
 
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, RunFolder
+from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord
 from headrace.ledger.usage_records import IDLE
@@ -18,7 +19,6 @@ from headrace.runs.trials import note_trials
 from headrace.runs.usage import note_usage
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps.mailbox import StepResult, StepStatus
-from headrace.steps.usage import AttemptUsage
 from headrace.suites.records import Added, Ended, Entry, Trial
 from support.ledger_rows import attempt_row, lease_row, machine_row, run_row
 

@@ -7,8 +7,9 @@ import random
 
 import pytest
 
-from headrace.runs.usage_shares import Share, Span, parts, rest, split, whole
-from headrace.steps.usage import AttemptUsage
+from headrace.ledger.attempt_usage import AttemptUsage
+from headrace.runs.usage_shares import Share, Span, figures, parts, rest, whole
+from headrace.states import StepState
 
 
 def _span(begin: float, end: float, usd: float | None = 3600.0) -> Span:
@@ -31,9 +32,9 @@ def test_what_has_no_known_price_is_not_known():
     assert [each.node_s for each in found] == [7.5, 7.5]
     assert parts([], [_span(0, 10)]) == [Share(node_s=0.0, usd=None)]
     assert whole([_span(0, 10), _span(0, 10, usd=None)], [10, 10]).usd is None
-    assert rest(Share(node_s=9, usd=None), Share(node_s=2, usd=1)) == Share(node_s=7, usd=None)
-    lost = split(Share(node_s=5, usd=None), 5, AttemptUsage(staging_s=1), succeeded=True)
-    assert (lost.usd_idle, lost.usd_staging, lost.idle_s) == (None, None, 4)
+    assert rest(Share(node_s=9, usd=None), [Share(node_s=2, usd=1)]) == Share(node_s=7, usd=None)
+    row = figures(Share(node_s=5, usd=None), 5, AttemptUsage(staging_s=1), StepState.SUCCEEDED)
+    assert (row["usd_idle"], row["usd_staging"], row["idle_s"]) == (None, None, 4)
 
 
 def test_no_part_is_lost_or_counted_twice():
@@ -59,14 +60,23 @@ def test_no_part_is_lost_or_counted_twice():
         assert took == pytest.approx(wanted)
 
 
-def test_the_money_of_an_attempt_is_split_by_where_its_time_went():
-    usage = AttemptUsage(start_s=10, staging_s=20, train_s=50, evaluate_s=10)
-    found = split(Share(node_s=200, usd=200), 100, usage, succeeded=True)
-    assert (found.usd_staging, found.usd_idle, found.usd_failed) == (40, 20, 0)
-    assert (found.idle_s, found.failed_s) == (20, 0)
-    failed = split(Share(node_s=200, usd=200), 100, usage, succeeded=False)
-    assert (failed.usd_staging, failed.usd_idle, failed.usd_failed) == (0, 0, 200)
-    silent = split(Share(node_s=200, usd=200), 100, AttemptUsage(), succeeded=True)
-    assert (silent.usd_idle, silent.idle_s) == (0, 0)  # packing tells nothing of this
-    wrong = AttemptUsage(staging_s=500, train_s=500)  # a clock that was set
-    assert split(Share(node_s=1, usd=1), 100, wrong, succeeded=True).usd_staging == 1
+_REPORTED = AttemptUsage(start_s=10, staging_s=20, train_s=50, evaluate_s=10)
+_LATE = AttemptUsage(staging_s=500, train_s=500)  # of a clock that was set
+
+
+@pytest.mark.parametrize(
+    ("usage", "state", "usd", "seconds"),
+    [
+        (_REPORTED, StepState.SUCCEEDED, (40, 20, 0), (20, 0)),
+        (_REPORTED, StepState.RUNNING, (40, 20, 0), (20, 0)),
+        (_REPORTED, StepState.LOST, (0, 0, 200), (0, 200)),
+        (AttemptUsage(), StepState.SUCCEEDED, (0, 0, 0), (0, 0)),
+        (_LATE, StepState.SUCCEEDED, (200, 0, 0), (0, 0)),
+    ],
+)
+def test_the_money_of_an_attempt_is_split_by_where_its_time_went(
+    usage: AttemptUsage, state: StepState, usd: tuple[int, ...], seconds: tuple[int, ...]
+):
+    found = figures(Share(node_s=200, usd=200), 100, usage, state)
+    assert tuple(found[f"usd_{name}"] for name in ("staging", "idle", "failed")) == usd
+    assert (found["idle_s"], found["failed_s"]) == seconds
