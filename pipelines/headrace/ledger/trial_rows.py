@@ -11,7 +11,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from headrace.errors import UnknownNameError, nearest
 from headrace.ledger.columns import Json, LedgerRow
-from headrace.ledger.database import LedgerPart
+from headrace.ledger.database import LedgerPart, given
 from headrace.ledger.rows import RunRecord
 from headrace.ledger.usage_records import UsageRecord
 from headrace.ledger.usage_rows import at_most, enter_usage
@@ -148,9 +148,7 @@ class TrialRows(LedgerPart):
         name = order.removeprefix("-")
         if name not in TRIAL_ORDERS:
             raise UnknownNameError(f"Trials have no order '{order}'", nearest(name, TRIAL_ORDERS))
-        query = select(TrialRecord).filter_by(run_id=run_id)
-        if state is not None:
-            query = query.filter_by(state=state)
+        query = select(TrialRecord).filter_by(**given(run_id=run_id, state=state))
         by = getattr(TrialRecord, name)
         first = (by if name == order else by.desc()).nulls_last()
         return self._all(query.order_by(first, TrialRecord.number).limit(limit))

@@ -28,7 +28,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.types import TypeEngine
 
 from headrace.errors import LedgerError
-from headrace.ledger.database import Database, LedgerPart
+from headrace.ledger.database import Database, LedgerPart, given
 from headrace.ledger.usage_records import (
     COUNTS,
     FIGURES,
@@ -58,15 +58,13 @@ class UsageRows(LedgerPart):
         Raises:
             LedgerError: Their run or lease is not in the ledger.
         """
-        if given := tuple(rows):
+        if entered := tuple(rows):
             with self._database.write("usage") as session:
-                enter_usage(self._database, session, given)
+                enter_usage(self._database, session, entered)
 
     def usage(self, run_id: str, *, trial: int | None = None) -> tuple[UsageRecord, ...]:
         """Return the usage of attempts of a run, of one trial or all, the first ones first."""
-        query = select(USAGE).filter_by(run_id=run_id)
-        if trial is not None:
-            query = query.filter_by(trial=trial)
+        query = select(USAGE).filter_by(**given(run_id=run_id, trial=trial))
         order = (USAGE.c[name] for name in ("trial", "created_at", "step", "attempt"))
         with self._database.read() as session:
             return tuple(_records(session, query.order_by(*order)))
@@ -80,8 +78,7 @@ class UsageRows(LedgerPart):
             run_id: Run of the attempts; None for all runs.
             since: First day.
         """
-        query = select(USAGE).where(USAGE.c.day >= since)
-        query = query if run_id is None else query.where(USAGE.c.run_id == run_id)
+        query = select(USAGE).where(USAGE.c.day >= since).filter_by(**given(run_id=run_id))
         with self._database.read() as session:
             found = session.execute(query, execution_options={"yield_per": _BLOCK})
             yield from found.mappings().partitions()
@@ -142,11 +139,10 @@ def _group(row: UsageRecord) -> tuple[str, ...]:
 
 def _known(session: Session, keys: Iterable[_Key]) -> Iterator[UsageRecord]:
     """Yield rows with these keys; SQLite finds each by its index, without a scan."""
-    columns = [USAGE.c[name] for name in KEY]
+    columns = [column(name, USAGE.c[name].type) for name in KEY]
     for some in at_most(keys):
-        given = values(*(column(each.name, each.type) for each in columns)).data(some)
-        wanted = given.cte("wanted")
-        same = and_(*(each == wanted.c[each.name] for each in columns))
+        wanted = values(*columns).data(some).cte("wanted")
+        same = and_(*(USAGE.c[name] == wanted.c[name] for name in KEY))
         yield from _records(session, select(USAGE).select_from(wanted).join(USAGE, same))
 
 
@@ -177,13 +173,12 @@ def _sums(
         *(_sum(each, BigInteger()) for each in counts),
         *(_sum(table.c[each], Double()) for each in FIGURES),
     ]
-    only = only if run_id is None else {**only, "run_id": run_id}
     name: ColumnElement[Any] = literal("")
     if by is not None:
         column = table.c[_COLUMNS.get(by, by)]
         name = func.substr(column, 1, 7) if by == "month" else column
-    query = select(name.label("name"), *sums).select_from(table).filter_by(**only)
-    query = query.where(table.c.day >= since)
+    query = select(name.label("name"), *sums).select_from(table).where(table.c.day >= since)
+    query = query.filter_by(**given(run_id=run_id), **only)
     if sites is not None:
         query = query.where(table.c.site_name.in_(sites))
     grouped = query if by is None else query.group_by(name)

@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.clusters.lease_files import LeaseFiles, QueueWait
 from headrace.clusters.lease_folders import folders, readable
 from headrace.clusters.lease_jobs import symptom_of
-from headrace.clusters.lease_records import (
-    AvoidedNode,
-    BadNodes,
-    LeaseInfo,
-    PoolJobView,
-    PoolRecord,
-)
+from headrace.clusters.lease_records import BadNodes, LeaseInfo, PoolJobs, PoolRecord
 from headrace.clusters.node_marks import spans_of
 from headrace.errors import HeadraceError, StepError, UnknownNameError, nearest
 from headrace.files.atomic import is_there, read_record
@@ -51,7 +45,7 @@ _OF_ROWS = (
 )
 
 
-class LeaseView(Record):
+class LeaseView(PoolJobs):
     """A lease at one moment; null is what is not known, or was not asked for."""
 
     lease_id: str
@@ -66,8 +60,6 @@ class LeaseView(Record):
     state: LeaseState
     why_ended: str = ""
     """Why it ended; empty while it lives."""
-    waits_for: str = ""
-    """What it waits for in a queue; empty if it does not wait."""
     expected_start: float | None = None
     """When it is expected to get the nodes it waits for, seconds since the epoch; null when the
     batch system does not tell."""
@@ -95,14 +87,6 @@ class LeaseView(Record):
     """Nodes that it was not to get, since earlier leases of its run failed on them."""
     bad_nodes: tuple[str, ...] = ()
     """Nodes that it, or jobs of it, failed on."""
-    jobs: tuple[PoolJobView, ...] = ()
-    """Jobs that are, or will be, nodes of a pool; empty for a gang and without a queue."""
-    ended: tuple[EndedJob, ...] = ()
-    """Jobs of a pool that ended by themselves, the newest last."""
-    avoids: tuple[AvoidedNode, ...] = ()
-    """Nodes of those that further jobs of a pool do without."""
-    takes_all: str = ""
-    """Why a pool takes bad nodes all the same; empty as long as it does not."""
     running: tuple[str, ...] = ()
     """Names of the steps that run on it."""
     use: tuple[NodeRow, ...] = ()
