@@ -544,6 +544,7 @@ class LedgerContract:
         used = usage_row(2, usd=2.0)
         part = JournalPart("run-1", 120, 300)
         assert with_lease.put_trials([ended], [used], part) is True
+        ended.usd = 2.0
         assert with_lease.trials("run-1") == (first, ended)
         assert with_lease.usage("run-1") == (used,)
         stale = trial_row(2, state=StepState.RUNNING)
@@ -551,6 +552,13 @@ class LedgerContract:
         assert with_lease.trial("run-1", 2) == ended
         assert with_lease.usage_sums()[0].usd == 2.0
         assert with_lease.journal_read("run-1") == 300
+
+    def test_a_trial_costs_what_all_its_attempts_do(self, with_lease: Ledger):
+        with_lease.put_trials([trial_row(n) for n in (1, 2, 3)], [usage_row(1, usd=2.0)])
+        with_lease.put_trials([], [usage_row(1, attempt=2, usd=0.5), usage_row(2)])
+        assert [row.usd for row in with_lease.trials("run-1")] == [2.5, None, None]
+        with_lease.put_trials([], [usage_row(1), usage_row(2, usd=4.0)])
+        assert [row.usd for row in with_lease.trials("run-1")] == [None, 4.0, None]
 
     def test_rows_of_trials_and_the_mark_in_the_journal_are_entered_together_or_not(
         self, with_lease: Ledger

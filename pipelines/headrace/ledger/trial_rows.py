@@ -6,14 +6,26 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Index, Table, Text, delete, select
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ForeignKey,
+    Index,
+    Table,
+    Text,
+    case,
+    delete,
+    func,
+    select,
+    update,
+)
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from headrace.errors import UnknownNameError, nearest
 from headrace.ledger.columns import Json, LedgerRow
-from headrace.ledger.database import LedgerPart, given
+from headrace.ledger.database import LedgerPart, given, grouped
 from headrace.ledger.rows import RunRecord
-from headrace.ledger.usage_records import UsageRecord
+from headrace.ledger.usage_records import USAGE, UsageRecord
 from headrace.ledger.usage_rows import at_most, enter_usage
 from headrace.states import FailureClass, StepState
 
@@ -97,7 +109,7 @@ class TrialRows(LedgerPart):
 
         Args:
             rows: The trials.
-            usage: Usage of attempts.
+            usage: Usage of attempts; a trial costs what all its attempts do.
             part: Part of the suite's event log that they come from; if another process has read it
                 meanwhile, nothing is changed.
 
@@ -107,7 +119,7 @@ class TrialRows(LedgerPart):
         Raises:
             LedgerError: Their run is not in the ledger.
         """
-        values = [asdict(row) for row in rows]
+        values, usage = [asdict(row) for row in rows], tuple(usage)
         with self._database.write("usage") as session:
             if part is not None:
                 read = select(JOURNALS.c.read_bytes).filter_by(run_id=part.run_id)
@@ -116,7 +128,8 @@ class TrialRows(LedgerPart):
                 mark = {"run_id": part.run_id, "read_bytes": part.end}
                 self._database.put(session, JOURNALS, [mark])
             self._database.put(session, TrialRecord.__table__, values)
-            enter_usage(self._database, session, tuple(usage))
+            enter_usage(self._database, session, usage)
+            _enter_costs(session, usage)
         return True
 
     def read_journal_again(self, run_id: str) -> None:
@@ -180,3 +193,15 @@ class TrialRows(LedgerPart):
                 f"List its trials with `headrace suite show {run_id}`.",
             )
         return found
+
+
+def _enter_costs(session: Session, usage: Iterable[UsageRecord]) -> None:
+    """Enter the cost of trials with new usage; null if that of an attempt is unknown."""
+    table, is_known = TrialRecord.__table__, func.count(USAGE.c.usd) == func.count()
+    usd = select(case((is_known, func.sum(USAGE.c.usd)))).where(
+        USAGE.c.run_id == table.c.run_id, USAGE.c.trial == table.c.number
+    )
+    for run_id, numbers in grouped((row.run_id, row.trial) for row in usage).items():
+        of_suite = update(table).where(table.c.run_id == run_id).values(usd=usd.scalar_subquery())
+        for some in at_most(numbers):
+            session.execute(of_suite.where(table.c.number.in_(some)))

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple, get_args
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+)
 
 from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.ledger.columns import LedgerRow, Number
@@ -81,31 +89,26 @@ class UsageRecord(AttemptUsage):
 
 KEY = ("run_id", "step", "trial", "attempt")
 
-_REFERENCES = {"run_id": RunRecord.run_id, "lease_id": LeaseRecord.lease_id}
+_TYPES = {**LedgerRow.type_annotation_map, int: Integer}
 
 
-def _columns() -> Iterator[Column[Any]]:
-    """Yield a column for each field of a row, those that attempts report last.
+def _column(name: str, annotation: Any) -> Column[Any]:
+    """Return the column of a field; a count that may be null is large."""
+    kind, *null = get_args(annotation) or (annotation,)
+    stored = BigInteger if null and kind is int else _TYPES[kind]
+    return Column(name, stored, nullable=bool(null))
 
-    A count that may be null is large.
-    """
-    types = {**LedgerRow.type_annotation_map, int: Integer}
-    fields = UsageRecord.model_fields
-    for name in sorted(fields, key=AttemptUsage.model_fields.__contains__):
-        kind, *null = get_args(fields[name].annotation) or (fields[name].annotation,)
-        yield Column(
-            name,
-            BigInteger if null and kind is int else types[kind],
-            *([ForeignKey(_REFERENCES[name])] if name in _REFERENCES else ()),
-            primary_key=name in KEY,
-            nullable=bool(null),
-        )
 
+_FIELDS = sorted(UsageRecord.model_fields, key=AttemptUsage.model_fields.__contains__)
+"""Its own fields, then those that attempts report."""
 
 USAGE = Table(
     "headrace_usage",
     LedgerRow.metadata,
-    *_columns(),
+    *(_column(name, UsageRecord.model_fields[name].annotation) for name in _FIELDS),
+    PrimaryKeyConstraint(*KEY),
+    ForeignKeyConstraint(["run_id"], [RunRecord.run_id]),
+    ForeignKeyConstraint(["lease_id"], [LeaseRecord.lease_id]),
     Index("headrace_usage_by_lease", "lease_id"),
 )
 """The rows of `UsageRecord`."""

@@ -44,9 +44,6 @@ def note_trials(run: RunFolder) -> None:
         known = ledger.trials_numbered(run_id, _numbers(entries) - added)
         rows = folded(run_id, known, entries)
         usage = _usage(run_id, [each for each in entries if isinstance(each, Ended)])
-        for number, usd in _costs(run_id, usage).items():
-            if number in rows:
-                rows[number].usd = usd
         ledger.put_trials(rows.values(), usage, JournalPart(run_id, begin, end))
 
 
@@ -95,29 +92,10 @@ def _usage(run_id: str, ended: Iterable[Ended]) -> list[UsageRecord]:
         if names - {row.machine_id for row in ledger.machines(lease_id=lease.lease_id)}:
             record_machines(lease)  # some have come since
         if own:
-            machines = machines_by_lease([lease]).get(lease.lease_id, ())
-            held = LeaseMachines(run, lease, machines, now, suite=run_id)
+            found = machines_by_lease([lease]).get(lease.lease_id, ())
+            held = LeaseMachines(run=run, lease=lease, machines=found, now=now, suite=run_id)
             rows += [held.of_trial(each) for each in own]
     return rows
-
-
-def _costs(run_id: str, newest: Sequence[UsageRecord]) -> dict[int, float | None]:
-    """Return the cost of trials with all their attempts, recorded and newest ones.
-
-    None if the price of an attempt is unknown.
-    """
-    found: dict[int, dict[int, float | None]] = {}
-    for number in {row.trial for row in newest if row.attempt > 1}:
-        earlier = open_ledger().usage(run_id, trial=number)
-        found[number] = {row.attempt: row.usd for row in earlier}
-    for row in newest:
-        found.setdefault(row.trial, {})[row.attempt] = row.usd
-    return {number: _sum(tuple(attempts.values())) for number, attempts in found.items()}
-
-
-def _sum(usd: Sequence[float | None]) -> float | None:
-    known = [each for each in usd if each is not None]
-    return sum(known) if len(known) == len(usd) else None
 
 
 def _row(run_id: str, added: Added) -> TrialRecord:

@@ -99,7 +99,6 @@ def figures(part: Share, seconds: float, usage: AttemptUsage, state: StepState) 
         "usd": part.usd,
         **{f"usd_{name}": usd.get(name, 0.0) for name in ("staging", "idle", "failed")},
         **{f"{name}_s": part.node_s * shares.get(name, 0.0) for name in ("idle", "failed")},
-        **usage.model_dump(),
     }
 
 
