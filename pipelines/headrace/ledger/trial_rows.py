@@ -83,6 +83,10 @@ JOURNALS = Table(
 """Bytes of a suite's event log that are included in the rows of its trials."""
 
 
+_UNREAD = {"synchronize_session": False}
+"""No row that a session has read is changed."""
+
+
 class JournalPart(NamedTuple):
     """A part of a suite's event log, bytes."""
 
@@ -197,11 +201,12 @@ class TrialRows(LedgerPart):
 
 def _enter_costs(session: Session, usage: Iterable[UsageRecord]) -> None:
     """Enter the cost of trials with new usage; null if that of an attempt is unknown."""
-    table, is_known = TrialRecord.__table__, func.count(USAGE.c.usd) == func.count()
+    is_known = func.count(USAGE.c.usd) == func.count()
     usd = select(case((is_known, func.sum(USAGE.c.usd)))).where(
-        USAGE.c.run_id == table.c.run_id, USAGE.c.trial == table.c.number
+        USAGE.c.run_id == TrialRecord.run_id, USAGE.c.trial == TrialRecord.number
     )
+    change = update(TrialRecord).values(usd=usd.scalar_subquery())
     for run_id, numbers in grouped((row.run_id, row.trial) for row in usage).items():
-        of_suite = update(table).where(table.c.run_id == run_id).values(usd=usd.scalar_subquery())
         for some in at_most(numbers):
-            session.execute(of_suite.where(table.c.number.in_(some)))
+            of_trials = (TrialRecord.run_id == run_id, TrialRecord.number.in_(some))
+            session.execute(change.where(*of_trials), execution_options=_UNREAD)

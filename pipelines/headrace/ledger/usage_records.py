@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple, get_args
 
 from sqlalchemy import (
@@ -89,7 +90,7 @@ class UsageRecord(AttemptUsage):
 
 KEY = ("run_id", "step", "trial", "attempt")
 
-_TYPES = {**LedgerRow.type_annotation_map, int: Integer}
+_TYPES: Mapping[Any, Any] = {**LedgerRow.type_annotation_map, int: Integer}
 
 
 def _column(name: str, annotation: Any) -> Column[Any]:
