@@ -164,8 +164,9 @@ def check_evaluated(recipe: Recipe, dataset: str) -> None:
     from headrace.evaluation.evaluation_plan import plan as plan_evaluation
 
     manifest = _visible(dataset)
-    for variant in recipe.evaluate.variants if manifest and recipe.evaluate else ():
-        plan_evaluation(manifest.with_fold(recipe.data.fold), variant)
+    if manifest is not None and recipe.evaluate is not None:
+        for variant in recipe.evaluate.variants:
+            plan_evaluation(manifest.with_fold(recipe.data.fold), variant)
 
 
 def _visible(dataset: str) -> Manifest | None:
