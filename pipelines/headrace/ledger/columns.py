@@ -6,7 +6,7 @@ import json
 import math
 from enum import Enum
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import TypeAdapter
 from sqlalchemy import Dialect, Double, Text, TypeDecorator
@@ -94,6 +94,3 @@ class LedgerRow(MappedAsDataclass, DeclarativeBase, kw_only=True):
 
     created_at: Mapped[float]
     """When it was requested."""
-
-
-AnyRow = TypeVar("AnyRow", bound=LedgerRow)

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from headrace import __version__
 from headrace.errors import LedgerError, nearest
 from headrace.files.machine import storage_error
-from headrace.ledger.columns import AnyRow
+from headrace.ledger.columns import LedgerRow
 from headrace.ledger.engines import BACKENDS, cause_of
 from headrace.ledger.rows import REVISION, REVISION_TABLE
 from headrace.recipe.home import home
@@ -33,6 +33,7 @@ _EXAMPLES = (
     f"Set {VARIABLE} to sqlite:////absolute/path/ledger.db or postgresql://user:password@host/name."
 )
 _SECRET_IN_QUERY = re.compile(r"([?&][^=&]*(?:password|secret|token)[^=&]*=)[^&]*", re.IGNORECASE)
+AnyRow = TypeVar("AnyRow", bound=LedgerRow)
 Value = TypeVar("Value")
 _SECRET_IN_USER = re.compile(r"(://[^:@/]*|^(?!.*://)[^:@/]*):.*@", re.DOTALL)
 

@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 
 from headrace.errors import LedgerError, UnknownNameError, nearest
 from headrace.ledger.audit_rows import ActRows
-from headrace.ledger.columns import AnyRow, LedgerRow
-from headrace.ledger.database import Database, default_url, given
+from headrace.ledger.columns import LedgerRow
+from headrace.ledger.database import AnyRow, Database, default_url, given
 from headrace.ledger.lease_slots import ACTIVE, LeaseSlots
 from headrace.ledger.machine_rows import MachineRows
 from headrace.ledger.many_runs import NEWEST_LEASES, ManyRuns

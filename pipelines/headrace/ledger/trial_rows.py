@@ -6,27 +6,15 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    ForeignKey,
-    Index,
-    Table,
-    Text,
-    case,
-    delete,
-    func,
-    select,
-    update,
-)
-from sqlalchemy.orm import Mapped, Session, mapped_column
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, Table, Text, delete, select, update
+from sqlalchemy.orm import Mapped, mapped_column
 
 from headrace.errors import UnknownNameError, nearest
 from headrace.ledger.columns import Json, LedgerRow
 from headrace.ledger.database import LedgerPart, given, grouped
 from headrace.ledger.rows import RunRecord
-from headrace.ledger.usage_records import USAGE, UsageRecord
-from headrace.ledger.usage_rows import at_most, enter_usage
+from headrace.ledger.usage_records import UsageRecord
+from headrace.ledger.usage_rows import at_most, cost_of, enter_usage
 from headrace.states import FailureClass, StepState
 
 
@@ -83,10 +71,6 @@ JOURNALS = Table(
 """Bytes of a suite's event log that are included in the rows of its trials."""
 
 
-_UNREAD = {"synchronize_session": False}
-"""No row that a session has read is changed."""
-
-
 class JournalPart(NamedTuple):
     """A part of a suite's event log, bytes."""
 
@@ -133,7 +117,12 @@ class TrialRows(LedgerPart):
                 self._database.put(session, JOURNALS, [mark])
             self._database.put(session, TrialRecord.__table__, values)
             enter_usage(self._database, session, usage)
-            _enter_costs(session, usage)
+            change = update(TrialRecord).values(usd=cost_of(TrialRecord.run_id, TrialRecord.number))
+            change = change.execution_options(synchronize_session=False)
+            for run_id, numbers in grouped((row.run_id, row.trial) for row in usage).items():
+                of_suite = change.where(TrialRecord.run_id == run_id)
+                for some in at_most(numbers):
+                    session.execute(of_suite.where(TrialRecord.number.in_(some)))
         return True
 
     def read_journal_again(self, run_id: str) -> None:
@@ -197,16 +186,3 @@ class TrialRows(LedgerPart):
                 f"List its trials with `headrace suite show {run_id}`.",
             )
         return found
-
-
-def _enter_costs(session: Session, usage: Iterable[UsageRecord]) -> None:
-    """Enter the cost of trials with new usage; null if that of an attempt is unknown."""
-    is_known = func.count(USAGE.c.usd) == func.count()
-    usd = select(case((is_known, func.sum(USAGE.c.usd)))).where(
-        USAGE.c.run_id == TrialRecord.run_id, USAGE.c.trial == TrialRecord.number
-    )
-    change = update(TrialRecord).values(usd=usd.scalar_subquery())
-    for run_id, numbers in grouped((row.run_id, row.trial) for row in usage).items():
-        for some in at_most(numbers):
-            of_trials = (TrialRecord.run_id == run_id, TrialRecord.number.in_(some))
-            session.execute(change.where(*of_trials), execution_options=_UNREAD)

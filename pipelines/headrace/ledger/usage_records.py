@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, get_args
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    ForeignKeyConstraint,
-    Index,
-    Integer,
-    PrimaryKeyConstraint,
-    Table,
-    Text,
-)
+from sqlalchemy import BigInteger, Column, ForeignKeyConstraint, Index, Integer, Table, Text
 
 from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.ledger.columns import LedgerRow, Number
@@ -97,7 +88,7 @@ def _column(name: str, annotation: Any) -> Column[Any]:
     """Return the column of a field; a count that may be null is large."""
     kind, *null = get_args(annotation) or (annotation,)
     stored = BigInteger if null and kind is int else _TYPES[kind]
-    return Column(name, stored, nullable=bool(null))
+    return Column(name, stored, primary_key=name in KEY, nullable=bool(null))
 
 
 _FIELDS = sorted(UsageRecord.model_fields, key=AttemptUsage.model_fields.__contains__)
@@ -107,7 +98,6 @@ USAGE = Table(
     "headrace_usage",
     LedgerRow.metadata,
     *(_column(name, UsageRecord.model_fields[name].annotation) for name in _FIELDS),
-    PrimaryKeyConstraint(*KEY),
     ForeignKeyConstraint(["run_id"], [RunRecord.run_id]),
     ForeignKeyConstraint(["lease_id"], [LeaseRecord.lease_id]),
     Index("headrace_usage_by_lease", "lease_id"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from sqlalchemy import (
     BigInteger,
@@ -28,7 +28,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.types import TypeEngine
 
 from headrace.errors import LedgerError
-from headrace.ledger.database import Database, LedgerPart, given
+from headrace.ledger.database import Database, LedgerPart, Value, given
 from headrace.ledger.usage_records import (
     COUNTS,
     FIGURES,
@@ -44,8 +44,6 @@ from headrace.ledger.usage_records import (
 By = Literal["suite", "trial", "user", "site", "recipe", "role", "kind", "cause", "month"]
 
 _COLUMNS = {"user": "owner", "site": "site_name", "recipe": "recipe_name", "month": "day"}
-Value = TypeVar("Value")
-_Key = tuple[Any, ...]
 _BLOCK = 10_000
 
 
@@ -128,6 +126,13 @@ def enter_usage(database: Database, session: Session, rows: Sequence[UsageRecord
     session.execute(delete(SUMS).where(SUMS.c.entries == 0))
 
 
+def cost_of(run_id: ColumnElement[str], trial: ColumnElement[int]) -> ColumnElement[Any]:
+    """Return US dollars of all attempts at a trial; null if those of an attempt are unknown."""
+    is_known = func.count(USAGE.c.usd) == func.count()
+    usd = select(case((is_known, func.sum(USAGE.c.usd))))
+    return usd.where(USAGE.c.run_id == run_id, USAGE.c.trial == trial).scalar_subquery()
+
+
 def _figures(row: UsageRecord) -> dict[str, float]:
     counts = {"entries": 1, "attempts": int(row.kind != IDLE), "unpriced": int(row.usd is None)}
     return counts | {name: getattr(row, name) or 0 for name in FIGURES}
@@ -137,7 +142,7 @@ def _group(row: UsageRecord) -> tuple[str, ...]:
     return tuple(getattr(row, name) for name in KEYS)
 
 
-def _known(session: Session, keys: Iterable[_Key]) -> Iterator[UsageRecord]:
+def _known(session: Session, keys: Iterable[tuple[Any, ...]]) -> Iterator[UsageRecord]:
     """Yield rows with these keys; SQLite finds each by its index, without a scan."""
     columns = [column(name, USAGE.c[name].type) for name in KEY]
     for some in at_most(keys):

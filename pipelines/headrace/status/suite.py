@@ -23,7 +23,7 @@ from headrace.status.logs import report_address
 from headrace.status.run import LedgerRows, RunView, Trials, by_ledger, traits_of
 from headrace.status.run_list import ActView, acts_of
 from headrace.suites.analysis import PointResult
-from headrace.suites.records import FOLD, PRUNED, SuiteNow, SuiteSummary
+from headrace.suites.records import FOLD, PRUNED, RunningTrial, SuiteSummary
 
 _MOST_CHANGED = 2000
 """With more changes all trials are sent."""
@@ -33,16 +33,24 @@ _MOST_NAMED = 10
 _OF_ROWS = ("number", "name", "objective", "started_at", "finished_at", "attempts", "node", "usd")
 
 
-class SuiteView(RunView, SuiteNow):
+class SuiteView(RunView):
     """State of a suite; its objective's best value is `metric`, its trials by state `trials`."""
 
     trials: Trials
+    paused: bool = False
     objectives: tuple[Objective, ...] = ()
     log_keys: tuple[str, ...] = ()
     """Keys that are sampled, and drawn, on a logarithmic scale."""
+    best: int | None = None
+    """Number of the best trial; null without a single objective or an ended trial."""
     best_name: str = ""
+    best_value: float | None = None
     point: PointResult | None = None
     """The best point of a cross-validation, by the mean of its folds; then no trial is best."""
+    eta_error_s: float | None = None
+    """Half of the 80 % interval of the end, in seconds."""
+    running: tuple[RunningTrial, ...] = ()
+    """At most the first hundred."""
 
 
 class SuitePage(SuiteView):

@@ -186,26 +186,21 @@ class RunningTrial(Figures):
     metrics: dict[str, float] = {}
 
 
-class SuiteNow(Record):
-    """The present of a suite."""
-
-    paused: bool = False
-    running: tuple[RunningTrial, ...] = ()
-    """Running trials, at most the first hundred."""
-    best: int | None = None
-    """Number of the best trial; null without one objective, or an ended trial."""
-    best_value: float | None = None
-    eta_error_s: float | None = None
-    """Half of the 80 % interval of the suite's end, in seconds."""
-
-
-class SuiteSummary(SuiteNow, Figures):
+class SuiteSummary(Figures):
     """`suite.json`: state of a suite; small for any number of trials."""
 
     total: int
     """Trials so far; with a sampler also those that it will propose."""
     counts: dict[str, int] = {}
     """Trials by state; `pruned` is one."""
+    paused: bool = False
+    running: tuple[RunningTrial, ...] = ()
+    """Running trials, at most the first hundred."""
+    best: int | None = None
+    """Number of the best trial; null without one objective, or an ended trial."""
+    best_value: float | None = None
     eta_s: float | None = None
     """Seconds until the suite's end; null if unknown."""
+    eta_error_s: float | None = None
+    """Half of the interval in which the end lies, with a probability of 0.8."""
     updated_at: float = Field(default_factory=time.time)
