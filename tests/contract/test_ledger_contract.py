@@ -690,6 +690,13 @@ class LedgerContract:
         )
         assert (stands.number, stands.started_at, stands.outputs) == (3, 4.0, {})
 
+    def test_a_change_names_columns(self, with_lease: Ledger):
+        with_lease.add_attempt(attempt_row())
+        with pytest.raises(LedgerError, match="finished"):
+            with_lease.set_attempt("run-1", "train", 1, finished=4.0)
+        with pytest.raises(LedgerError, match="why"):
+            with_lease.set_lease_state("lease-1", LeaseState.LOST, why="no heartbeat")
+
     @pytest.mark.parametrize("later", [StepState.RUNNING, StepState.LOST, StepState.SUCCEEDED])
     def test_an_attempt_that_has_ended_stays_as_it_is(self, with_lease: Ledger, later: StepState):
         with_lease.add_attempt(attempt_row())

@@ -13,7 +13,9 @@ from sqlalchemy import (
     Double,
     FromClause,
     RowMapping,
+    ScalarSelect,
     Select,
+    SQLColumnExpression,
     and_,
     case,
     cast,
@@ -126,7 +128,7 @@ def enter_usage(database: Database, session: Session, rows: Sequence[UsageRecord
     session.execute(delete(SUMS).where(SUMS.c.entries == 0))
 
 
-def cost_of(run_id: ColumnElement[str], trial: ColumnElement[int]) -> ColumnElement[Any]:
+def cost_of(run_id: SQLColumnExpression[str], trial: SQLColumnExpression[int]) -> ScalarSelect[Any]:
     """Return US dollars of all attempts at a trial; null if those of an attempt are unknown."""
     is_known = func.count(USAGE.c.usd) == func.count()
     usd = select(case((is_known, func.sum(USAGE.c.usd))))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
+from pydantic import Field
+
 from headrace.record import Record
 from headrace.states import StepState
 from headrace.steps.mailbox import StepStatus
@@ -41,18 +45,18 @@ class PredictedPart(Record):
 class Prediction(Record):
     """`prediction.json` of a run: its expected duration at the start."""
 
-    seconds: float | None
+    seconds: float | None = None
     """Seconds from the request to the end; null if a step is unknown."""
-    half_s: float | None
+    half_s: float | None = None
     """Half of the interval in which that lies with a probability of 0.8."""
-    parts: tuple[PredictedPart, ...]
+    parts: tuple[PredictedPart, ...] = ()
     unknown: tuple[str, ...]
     """Steps without data of earlier runs."""
-    gpu_hours: float | None
+    gpu_hours: float | None = None
     """Hours of GPUs, one for each rank; 0 on CPUs, null if unknown."""
-    num_bytes: float | None
+    num_bytes: float | None = None
     """Size of the packed dataset in earlier runs; null if unknown."""
-    made_at: float
+    made_at: float = Field(default_factory=time.time)
 
 
 class Ahead(Record):
