@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sqlite3
 import subprocess
 import time
@@ -755,17 +756,20 @@ class TestSqliteLedger(LedgerContract):
         engine = with_lease._database._backend.engine
         event.listen(engine, "before_cursor_execute", note)
         with_lease.put_usage([usage_row(1), usage_row(2)])
+        with_lease.put_trials([trial_row()], [usage_row(1)])
         with_lease.usage("run-1", trial=1)
         with_lease.usage_sums("kind", lease_id="lease-1")
         with_lease.usage_sums("trial", run_id="run-1")
         event.remove(engine, "before_cursor_execute", note)
-        queries = [each for each in asked if each[0].startswith(("SELECT", "WITH"))]
-        assert len(queries) == 4
+        queries = [each for each in asked if re.match("SELECT|WITH|UPDATE", each[0])]
+        assert len(queries) == 6
         with engine.connect() as connection:
             for statement, values in queries:
                 plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values)
                 told = [row[-1] for row in plan]
                 assert any("SEARCH headrace_usage USING" in each for each in told), told
+                is_update = statement.startswith("UPDATE")
+                assert not is_update or any("run_id=? AND step=? AND trial=?" in x for x in told)
 
 
 @pytest.fixture(scope="module")

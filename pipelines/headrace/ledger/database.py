@@ -34,6 +34,7 @@ _EXAMPLES = (
 )
 _SECRET_IN_QUERY = re.compile(r"([?&][^=&]*(?:password|secret|token)[^=&]*=)[^&]*", re.IGNORECASE)
 AnyRow = TypeVar("AnyRow", bound=LedgerRow)
+Key = TypeVar("Key")
 Value = TypeVar("Value")
 _SECRET_IN_USER = re.compile(r"(://[^:@/]*|^(?!.*://)[^:@/]*):.*@", re.DOTALL)
 
@@ -214,9 +215,9 @@ def given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def grouped(pairs: Iterable[tuple[str, Value]]) -> dict[str, list[Value]]:
+def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
     """Return the second values of pairs by the first, in their order."""
-    found: defaultdict[str, list[Value]] = defaultdict(list)
+    found: defaultdict[Key, list[Value]] = defaultdict(list)
     for name, value in pairs:
         found[name].append(value)
     return dict(found)

@@ -117,12 +117,12 @@ class TrialRows(LedgerPart):
                 self._database.put(session, JOURNALS, [mark])
             self._database.put(session, TrialRecord.__table__, values)
             enter_usage(self._database, session, usage)
-            change = update(TrialRecord).values(usd=cost_of(TrialRecord.run_id, TrialRecord.number))
-            change = change.execution_options(synchronize_session=False)
-            for run_id, numbers in grouped((row.run_id, row.trial) for row in usage).items():
-                of_suite = change.where(TrialRecord.run_id == run_id)
+            by_step = grouped(((row.run_id, row.step), row.trial) for row in usage)
+            for (run_id, step), numbers in by_step.items():
+                change = update(TrialRecord).filter_by(run_id=run_id)
+                change = change.values(usd=cost_of(run_id, step, TrialRecord.number))
                 for some in at_most(numbers):
-                    session.execute(of_suite.where(TrialRecord.number.in_(some)))
+                    session.execute(change.where(TrialRecord.number.in_(some)))
         return True
 
     def read_journal_again(self, run_id: str) -> None:

@@ -128,11 +128,11 @@ def enter_usage(database: Database, session: Session, rows: Sequence[UsageRecord
     session.execute(delete(SUMS).where(SUMS.c.entries == 0))
 
 
-def cost_of(run_id: SQLColumnExpression[str], trial: SQLColumnExpression[int]) -> ScalarSelect[Any]:
+def cost_of(run_id: str, step: str, trial: SQLColumnExpression[int]) -> ScalarSelect[float | None]:
     """Return US dollars of all attempts at a trial; null if those of an attempt are unknown."""
     is_known = func.count(USAGE.c.usd) == func.count()
-    usd = select(case((is_known, func.sum(USAGE.c.usd))))
-    return usd.where(USAGE.c.run_id == run_id, USAGE.c.trial == trial).scalar_subquery()
+    usd = select(case((is_known, func.sum(USAGE.c.usd)))).where(USAGE.c.trial == trial)
+    return usd.filter_by(run_id=run_id, step=step).scalar_subquery()
 
 
 def _figures(row: UsageRecord) -> dict[str, float]:
