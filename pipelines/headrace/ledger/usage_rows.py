@@ -159,7 +159,7 @@ def _records(session: Session, query: Select[Any]) -> Iterator[UsageRecord]:
 
 
 def at_most(values: Iterable[Value], number: int = 200) -> Iterator[tuple[Value, ...]]:
-    """Yield values in groups that one query can name."""
+    """Yield values in groups that fit into a query."""
     left = iter(values)
     while some := tuple(islice(left, number)):
         yield some
