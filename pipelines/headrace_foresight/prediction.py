@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Sequence
 from statistics import NormalDist
 from typing import TYPE_CHECKING
@@ -66,7 +65,6 @@ def predict(
         unknown=unknown,
         gpu_hours=None if names & set(unknown) else held_s * gpus / 3600.0,
         num_bytes=next((one.num_bytes for one in reversed(packed) if one.num_bytes), None),
-        made_at=time.time(),
     )
 
 

@@ -16,10 +16,10 @@ from headrace.clusters import lease_client
 from headrace.clusters.fleet import Fleet
 from headrace.clusters.node_calls import Node, NodeCalls
 from headrace.files.atomic import write_record
+from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.steps.context import StepContext
 from headrace.steps.model_process import model_environment
 from headrace.steps.node_facts import facts_of
-from headrace.steps.usage import AttemptUsage
 from headrace_probes import container
 from headrace_probes.on_node import NodeFound, NodeJob, measure_here
 from headrace_probes.probe_records import (

@@ -15,13 +15,13 @@ from airflow.sdk.observability import stats
 from opentelemetry import trace
 from opentelemetry.trace import Status, StatusCode
 
+from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, RunRecord
 from headrace.runs.costs import run_cost
 from headrace.runs.runs import Run
 from headrace.states import StepState
 from headrace.steps.mailbox import StepResult
-from headrace.steps.usage import AttemptUsage
 
 _NANO = 1e9
 

@@ -27,7 +27,7 @@ BUDGETS = {
     "headrace/processes": 1358,
     "headrace/recipe": 5871,
     "headrace/report": 122,
-    "headrace/runs": 3421,
+    "headrace/runs": 3291,
     "headrace/shards": 2813,
     "headrace/site_check": 664,
     "headrace/staging": 1943,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sqlite3
 import subprocess
 import time
@@ -537,6 +538,7 @@ class LedgerContract:
         used = usage_row(2, usd=2.0)
         part = JournalPart("run-1", 120, 300)
         assert with_lease.put_trials([ended], [used], part) is True
+        ended.usd = 2.0
         assert with_lease.trials("run-1") == (first, ended)
         assert with_lease.usage("run-1") == (used,)
         stale = trial_row(2, state=StepState.RUNNING)
@@ -544,6 +546,13 @@ class LedgerContract:
         assert with_lease.trial("run-1", 2) == ended
         assert with_lease.usage_sums()[0].usd == 2.0
         assert with_lease.journal_read("run-1") == 300
+
+    def test_a_trial_costs_what_all_its_attempts_do(self, with_lease: Ledger):
+        with_lease.put_trials([trial_row(n) for n in (1, 2, 3)], [usage_row(1, usd=2.0)])
+        with_lease.put_trials([], [usage_row(1, attempt=2, usd=0.5), usage_row(2)])
+        assert [row.usd for row in with_lease.trials("run-1")] == [2.5, None, None]
+        with_lease.put_trials([], [usage_row(1), usage_row(2, usd=4.0)])
+        assert [row.usd for row in with_lease.trials("run-1")] == [None, 4.0, None]
 
     def test_rows_of_trials_and_the_mark_in_the_journal_are_entered_together_or_not(
         self, with_lease: Ledger
@@ -675,6 +684,13 @@ class LedgerContract:
         )
         assert (stands.number, stands.started_at, stands.outputs) == (3, 4.0, {})
 
+    def test_a_change_names_columns(self, with_lease: Ledger):
+        with_lease.add_attempt(attempt_row())
+        with pytest.raises(LedgerError, match="finished"):
+            with_lease.set_attempt("run-1", "train", 1, finished=4.0)
+        with pytest.raises(LedgerError, match="why"):
+            with_lease.set_lease_state("lease-1", LeaseState.LOST, why="no heartbeat")
+
     @pytest.mark.parametrize("later", [StepState.RUNNING, StepState.LOST, StepState.SUCCEEDED])
     def test_an_attempt_that_has_ended_stays_as_it_is(self, with_lease: Ledger, later: StepState):
         with_lease.add_attempt(attempt_row())
@@ -733,17 +749,20 @@ class TestSqliteLedger(LedgerContract):
         engine = with_lease._database._backend.engine
         event.listen(engine, "before_cursor_execute", note)
         with_lease.put_usage([usage_row(1), usage_row(2)])
+        with_lease.put_trials([trial_row()], [usage_row(1)])
         with_lease.usage("run-1", trial=1)
         with_lease.usage_sums("kind", lease_id="lease-1")
         with_lease.usage_sums("trial", run_id="run-1")
         event.remove(engine, "before_cursor_execute", note)
-        queries = [each for each in asked if each[0].startswith(("SELECT", "WITH"))]
-        assert len(queries) == 4
+        queries = [each for each in asked if re.match("SELECT|WITH|UPDATE", each[0])]
+        assert len(queries) == 6
         with engine.connect() as connection:
             for statement, values in queries:
                 plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values)
                 told = [row[-1] for row in plan]
                 assert any("SEARCH headrace_usage USING" in each for each in told), told
+                is_update = statement.startswith("UPDATE")
+                assert not is_update or any("run_id=? AND step=? AND trial=?" in x for x in told)
 
 
 @pytest.fixture(scope="module")

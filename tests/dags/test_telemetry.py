@@ -15,10 +15,10 @@ from airflow.sdk.observability.metrics.stats_utils import NoStatsLogger, get_sta
 from opentelemetry import metrics, trace
 
 from headrace.execution import step_attempts
+from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.ledger.ledger import open_ledger
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps.mailbox import Failure, StepResult
-from headrace.steps.usage import AttemptUsage
 from headrace_airflow import operators, run_operators
 from headrace_airflow.operators import StepOperator
 from headrace_airflow.run_operators import FinishRunOperator

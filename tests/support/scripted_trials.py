@@ -16,13 +16,13 @@ from headrace.clusters.fleet import Fleet
 from headrace.errors import RecipeError
 from headrace.files.atomic import is_there, write_record
 from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
+from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.suite import SuiteSpec
 from headrace.states import FailureClass, StepState
 from headrace.steps.context import StepContext
 from headrace.steps.mailbox import Failure, Progress, StepResult, StepStatus
 from headrace.steps.run import open_context
-from headrace.steps.usage import AttemptUsage
 from headrace.suites.driver import Work
 from headrace.suites.records import Ended, Entry, Point, Trial, TrialJob
 from headrace.suites.suite_state import SuiteState, TrialState

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.runs import Run
 from headrace.runs.trials import note_trials
 from headrace.runs.usage import note_usage
 from headrace.states import LeaseState, StepState
-from headrace.steps.usage import AttemptUsage
 from headrace.suites.records import Added, Ended, Trial
 from support.factories import write_site
 from support.ledger_rows import machine_row

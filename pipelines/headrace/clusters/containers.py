@@ -49,7 +49,7 @@ def wrap(
 ) -> tuple[str, ...]:
     """Return a command in the site's container, if any, with these folders and accelerators.
 
-    The folders are those of the node; they have the same paths inside.
+    Folders of the node have the same paths inside; `env` sets variables in any image.
     """
     if container is None or container.runtime == "none":
         return tuple(command)
@@ -57,18 +57,13 @@ def wrap(
     gpus = (options_of_gpus[container.gpus],) if num_gpus and options_of_gpus else ()
     bound = tuple(f"--bind={bind}" for bind in _binds(container, folders))
     image = (*gpus, *bound, *container.options, container.image, *separator)
-    return (*program, *image, *_environment(container), *command)
+    values = tuple(f"{name}={value}" for name, value in container.env.items())
+    return (*program, *image, *(("env", *values) if values else ()), *command)
 
 
 def python_of(container: Container | None, python: str) -> str:
     """Return the interpreter of workers and ranks; `python` outside a container."""
     return python if container is None or container.runtime == "none" else container.python
-
-
-def _environment(container: Container) -> tuple[str, ...]:
-    """Set variables by `env`, which every image has: the runtimes' own options differ."""
-    values = tuple(f"{name}={value}" for name, value in container.env.items())
-    return ("env", *values) if values else ()
 
 
 def _binds(container: Container, folders: Sequence[str]) -> tuple[str, ...]:

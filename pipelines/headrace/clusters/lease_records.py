@@ -152,23 +152,28 @@ class AvoidedNode(Record):
     why: str
 
 
-class PoolRecord(Record):
-    """How the jobs of a pool stand (`pool.json`); written by the host when something changes."""
+class PoolJobs(Record):
+    """Jobs of a pool; empty for a gang, and without a queue."""
 
     jobs: tuple[PoolJobView, ...] = ()
     """Jobs that have not ended, in order of their nodes."""
     waits_for: str = ""
-    """Why the pool has fewer nodes than it has work for; empty when it has not."""
+    """Why it has fewer nodes than it has work for; empty if it has enough."""
+    ended: tuple[EndedJob, ...] = ()
+    """Jobs that ended by themselves, the newest last, at most twenty."""
+    avoids: tuple[AvoidedNode, ...] = ()
+    """Nodes on which jobs failed; further jobs do not run there."""
+    takes_all: str = ""
+    """Why it uses nodes that it would avoid; empty if it avoids them."""
+
+
+class PoolRecord(PoolJobs):
+    """State of a pool (`pool.json`); written by the host when something changes."""
+
     starts_at: float | None = None
     """When the next node is expected, seconds since the epoch; null when that is not known."""
     first_node_at: float | None = None
     """When its first node was there, seconds since the epoch; null until then."""
-    ended: tuple[EndedJob, ...] = ()
-    """Jobs that ended by themselves, the newest last, not more than the last twenty."""
-    avoids: tuple[AvoidedNode, ...] = ()
-    """Nodes that jobs of this pool ended badly on, and that it does without from then on."""
-    takes_all: str = ""
-    """Why it takes bad nodes all the same; empty as long as it does not."""
     failure: JobView | None = None
     """Why it can have no nodes at all; null as long as it can."""
 

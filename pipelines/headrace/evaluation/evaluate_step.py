@@ -35,6 +35,7 @@ from headrace.evaluation.evaluation_plan import (
 from headrace.files.atomic import is_there
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.files.lines import append_line
+from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.processes.call_server import CallServer
 from headrace.processes.children import Child
 from headrace.processes.identity import ProcessIdentity
@@ -51,7 +52,6 @@ from headrace.steps.history import (
     read_history,
 )
 from headrace.steps.model_process import model_environment, python_module, start_forked
-from headrace.steps.usage import AttemptUsage
 
 logger = logging.getLogger(__name__)
 

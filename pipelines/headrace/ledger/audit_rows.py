@@ -59,5 +59,4 @@ class ActRows(LedgerPart):
         if refused:
             query = query.where(ActRecord.refused != "")
         newest_first = (ActRecord.created_at.desc(), ActRecord.act_id.desc())
-        with self._database.read() as session:
-            return tuple(session.scalars(query.order_by(*newest_first).limit(limit)))
+        return self._all(query.order_by(*newest_first).limit(limit))

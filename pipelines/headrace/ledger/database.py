@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from filelock import Timeout
-from sqlalchemy import Engine, FromClause, inspect, make_url, text
+from sqlalchemy import Engine, FromClause, Select, inspect, make_url, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -20,6 +21,7 @@ from sqlalchemy.orm import Session
 from headrace import __version__
 from headrace.errors import LedgerError, nearest
 from headrace.files.machine import storage_error
+from headrace.ledger.columns import LedgerRow
 from headrace.ledger.engines import BACKENDS, cause_of
 from headrace.ledger.rows import REVISION, REVISION_TABLE
 from headrace.recipe.home import home
@@ -31,6 +33,9 @@ _EXAMPLES = (
     f"Set {VARIABLE} to sqlite:////absolute/path/ledger.db or postgresql://user:password@host/name."
 )
 _SECRET_IN_QUERY = re.compile(r"([?&][^=&]*(?:password|secret|token)[^=&]*=)[^&]*", re.IGNORECASE)
+AnyRow = TypeVar("AnyRow", bound=LedgerRow)
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 _SECRET_IN_USER = re.compile(r"(://[^:@/]*|^(?!.*://)[^:@/]*):.*@", re.DOTALL)
 
 
@@ -120,11 +125,11 @@ class Database:
             return
         insert = self._backend.insert(table)  # type: ignore[arg-type]  # a table, as of a record
         keys = [column for column in table.c if column.primary_key]
-        given = {each.name: insert.excluded[each.name] for each in table.c if not each.primary_key}
+        new = {each.name: insert.excluded[each.name] for each in table.c if not each.primary_key}
         if adding:
-            given = {name: table.c[name] + value for name, value in given.items()}
+            new = {name: table.c[name] + value for name, value in new.items()}
         session.connection().execute(
-            insert.on_conflict_do_update(index_elements=keys, set_=given), rows
+            insert.on_conflict_do_update(index_elements=keys, set_=new), rows
         )
 
     def bring_up_to_date(self) -> None:
@@ -195,6 +200,27 @@ class LedgerPart:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    def _first(self, query: Select[AnyRow]) -> AnyRow | None:
+        with self._database.read() as session:
+            return session.scalar(query)
+
+    def _all(self, query: Select[AnyRow]) -> tuple[AnyRow, ...]:
+        with self._database.read() as session:
+            return tuple(session.scalars(query))
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """Return the values that are not None, by name."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """Return the second values of pairs by the first, in their order."""
+    found: defaultdict[Key, list[Value]] = defaultdict(list)
+    for name, value in pairs:
+        found[name].append(value)
+    return dict(found)
 
 
 def _parsed(url: str) -> URL:

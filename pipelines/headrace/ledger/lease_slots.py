@@ -91,7 +91,7 @@ class LeaseSlots(LedgerPart):
 
     def active_leases(self, site_name: str | None = None) -> tuple[LeaseRecord, ...]:
         """Return leases, of one site or all, that have machines or request them; oldest first."""
-        return self._listed(_active(site_name))
+        return self._all(_active(site_name))
 
     def ended_leases(
         self, limit: int = 1000, sites: Collection[str] | None = None
@@ -100,13 +100,7 @@ class LeaseSlots(LedgerPart):
         query = select(LeaseRecord).where(LeaseRecord.ended_at.is_not(None)).limit(limit)
         if sites is not None:
             query = query.where(LeaseRecord.site_name.in_(sites))
-        return self._listed(
-            query.order_by(LeaseRecord.ended_at.desc(), LeaseRecord.lease_id.desc())
-        )
-
-    def _listed(self, query: Select[LeaseRecord]) -> tuple[LeaseRecord, ...]:
-        with self._database.read() as session:
-            return tuple(session.scalars(query))
+        return self._all(query.order_by(LeaseRecord.ended_at.desc(), LeaseRecord.lease_id.desc()))
 
 
 def _refused(

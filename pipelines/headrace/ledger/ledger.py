@@ -7,35 +7,24 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
-from sqlalchemy import Select, delete, func, select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
-from typing_extensions import Unpack
 
 from headrace.errors import LedgerError, UnknownNameError, nearest
 from headrace.ledger.audit_rows import ActRows
 from headrace.ledger.columns import LedgerRow
-from headrace.ledger.database import Database, default_url
+from headrace.ledger.database import AnyRow, Database, default_url, given
 from headrace.ledger.lease_slots import ACTIVE, LeaseSlots
 from headrace.ledger.machine_rows import MachineRows
-from headrace.ledger.many_runs import ManyRuns
-from headrace.ledger.rows import (
-    AttemptChanges,
-    AttemptRecord,
-    LeaseChanges,
-    LeaseRecord,
-    LedgerSummary,
-    RunRecord,
-    WaitRecord,
-)
+from headrace.ledger.many_runs import NEWEST_LEASES, ManyRuns
+from headrace.ledger.rows import AttemptRecord, LeaseRecord, LedgerSummary, RunRecord, WaitRecord
 from headrace.ledger.trial_rows import TrialRows
 from headrace.ledger.usage_rows import UsageRows
 from headrace.states import LeaseState, StepState
 
 _OPEN = tuple(state for state in StepState if not state.is_final)
-
-AnyRow = TypeVar("AnyRow", bound=LedgerRow)
 
 
 class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, TrialRows, UsageRows):
@@ -112,7 +101,7 @@ class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, TrialRows, UsageRows):
         """
         if not state.is_final:
             raise LedgerError(f"A run cannot finish as '{state.value}'", "Give a final state.")
-        values = _given(state=state, finished_at=finished_at, outputs=outputs)
+        values = given(state=state, finished_at=finished_at, outputs=outputs)
         change = update(RunRecord).filter_by(run_id=run_id).where(RunRecord.state.in_(_OPEN))
         with self._database.write() as session:
             session.execute(change.values(values))
@@ -127,8 +116,8 @@ class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, TrialRows, UsageRows):
         The owner may change. With `previous`, the run changes only if that is its owner: of two
         users who take over a run at once, only one does.
         """
-        values = {"finished_at": None, **_given(state=StepState.RUNNING, owner=owner)}
-        change = update(RunRecord).filter_by(run_id=run_id, **_given(owner=previous))
+        values = {"finished_at": None, **given(state=StepState.RUNNING, owner=owner)}
+        change = update(RunRecord).filter_by(run_id=run_id, **given(owner=previous))
         with self._database.write() as session:
             session.execute(change.values(values))
             return _known(session, RunRecord, "run", run_id)
@@ -158,9 +147,8 @@ class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, TrialRows, UsageRows):
 
     def attempts(self, run_id: str, step: str | None = None) -> tuple[AttemptRecord, ...]:
         """Return attempts of a run, of one of its steps or all, in the order of their requests."""
-        query = select(AttemptRecord).filter_by(run_id=run_id, **_given(step=step))
-        order = (AttemptRecord.created_at, AttemptRecord.step, AttemptRecord.attempt)
-        return self._all(query.order_by(*order))
+        found = self.attempts_of([run_id]).get(run_id, ())
+        return tuple(row for row in found if step in (None, row.step))
 
     def latest_attempt(self, run_id: str, step: str) -> AttemptRecord | None:
         """Return the attempt at a step with the highest number; None if there is none."""
@@ -189,11 +177,9 @@ class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, TrialRows, UsageRows):
         with self._database.write() as session:
             session.execute(change.values(message=message))
 
-    def set_attempt(
-        self, run_id: str, step: str, attempt: int, **changes: Unpack[AttemptChanges]
-    ) -> AttemptRecord:
-        """Change an attempt unless it has ended; return the attempt."""
-        values = _given(**changes)
+    def set_attempt(self, run_id: str, step: str, attempt: int, **changes: Any) -> AttemptRecord:
+        """Change columns of an attempt unless it has ended; return it. None changes nothing."""
+        values = given(**changes)
         change = update(AttemptRecord).filter_by(run_id=run_id, step=step, attempt=attempt)
         with self._database.write() as session:
             if values:
@@ -213,29 +199,19 @@ class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, TrialRows, UsageRows):
 
     def latest_lease(self, key: str) -> LeaseRecord | None:
         """Return the newest lease with this key, in any state; None if there is none."""
-        return self._first(_newest(1).filter_by(key=key))
+        return self._first(NEWEST_LEASES.filter_by(key=key).limit(1))
 
     def leases(self, run_id: str | None = None, limit: int = 1000) -> tuple[LeaseRecord, ...]:
         """Return at most `limit` leases, of one run or of all, newest first."""
-        return self._all(_newest(limit).filter_by(**_given(run_id=run_id)))
+        return self._all(NEWEST_LEASES.filter_by(**given(run_id=run_id)).limit(limit))
 
-    def set_lease_state(
-        self, lease_id: str, state: LeaseState, **changes: Unpack[LeaseChanges]
-    ) -> LeaseRecord:
-        """Change a lease unless it has ended; return the lease."""
+    def set_lease_state(self, lease_id: str, state: LeaseState, **changes: Any) -> LeaseRecord:
+        """Change columns of a lease unless it has ended; return it. None changes nothing."""
         change = update(LeaseRecord).filter_by(lease_id=lease_id)
         still_active = change.where(LeaseRecord.state.in_(ACTIVE))
         with self._database.write() as session:
-            session.execute(still_active.values(state=state, **_given(**changes)))
+            session.execute(still_active.values(state=state, **given(**changes)))
             return _known(session, LeaseRecord, "lease", lease_id)
-
-    def _first(self, query: Select[AnyRow]) -> AnyRow | None:
-        with self._database.read() as session:
-            return session.scalar(query)
-
-    def _all(self, query: Select[AnyRow]) -> tuple[AnyRow, ...]:
-        with self._database.read() as session:
-            return tuple(session.scalars(query))
 
 
 def open_ledger() -> Ledger:
@@ -252,10 +228,6 @@ def _count(session: Session, kind: type[LedgerRow], *where: Any) -> int:
     return session.scalar(select(func.count()).select_from(kind).where(*where)) or 0
 
 
-def _given(**values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
 def _known(session: Session, kind: type[AnyRow], what: str, name: str) -> AnyRow:
     found = session.get(kind, name)
     if found is None:
@@ -264,8 +236,3 @@ def _known(session: Session, kind: type[AnyRow], what: str, name: str) -> AnyRow
             f"There is no {what} '{name}' in the ledger", nearest(name, session.scalars(newest))
         )
     return found
-
-
-def _newest(limit: int) -> Select[LeaseRecord]:
-    query = select(LeaseRecord).limit(limit)
-    return query.order_by(LeaseRecord.created_at.desc(), LeaseRecord.lease_id.desc())

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from itertools import groupby
-from operator import attrgetter
 
 from sqlalchemy import exists, func, select
 
-from headrace.ledger.database import LedgerPart
+from headrace.ledger.database import LedgerPart, given, grouped
 from headrace.ledger.lease_slots import ACTIVE
 from headrace.ledger.rows import LeaseRecord, MachineRecord
 
@@ -42,26 +40,21 @@ class MachineRows(LedgerPart):
         self, *, run_id: str | None = None, lease_id: str | None = None, only_open: bool = False
     ) -> tuple[MachineRecord, ...]:
         """Return machines of a run, a lease, or all; `only_open`: those that cost; oldest first."""
-        query = select(MachineRecord)
+        query = select(MachineRecord).filter_by(**given(lease_id=lease_id))
         if run_id is not None:
             query = query.join(LeaseRecord).where(LeaseRecord.run_id == run_id)
-        if lease_id is not None:
-            query = query.filter_by(lease_id=lease_id)
         if only_open:
             query = query.where(MachineRecord.ended_at.is_(None))
         order = (MachineRecord.started_at, MachineRecord.lease_id, MachineRecord.machine_id)
-        with self._database.read() as session:
-            return tuple(session.scalars(query.order_by(*order)))
+        return self._all(query.order_by(*order))
 
     def machines_by_lease(
         self, lease_ids: Collection[str]
     ) -> Mapping[str, Sequence[MachineRecord]]:
         """Return machines by lease, oldest first; a lease without known machines is absent."""
         query = select(MachineRecord).where(MachineRecord.lease_id.in_(lease_ids))
-        order = (MachineRecord.lease_id, MachineRecord.started_at, MachineRecord.machine_id)
-        with self._database.read() as session:
-            rows = session.scalars(query.order_by(*order))
-            return {name: [*some] for name, some in groupby(rows, attrgetter("lease_id"))}
+        order = (MachineRecord.started_at, MachineRecord.machine_id)
+        return grouped((row.lease_id, row) for row in self._all(query.order_by(*order)))
 
     def counted_until(self, sites: Collection[str] | None = None) -> Mapping[str, float]:
         """Return by run when its open machines were last entered, of some sites or all."""
@@ -79,8 +72,7 @@ class MachineRows(LedgerPart):
         is_known = exists().where(MachineRecord.lease_id == LeaseRecord.lease_id)
         is_new = (LeaseRecord.ended_at >= since) & ~is_known
         query = select(LeaseRecord).where(LeaseRecord.state.not_in(ACTIVE), is_open | is_new)
-        with self._database.read() as session:
-            return tuple(session.scalars(query.order_by(LeaseRecord.lease_id)))
+        return self._all(query.order_by(LeaseRecord.lease_id))
 
 
 def _merged(row: MachineRecord, known: MachineRecord | None) -> MachineRecord:

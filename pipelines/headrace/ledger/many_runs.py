@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import Text, exists, func, or_, select, type_coerce
 from sqlalchemy.orm import aliased
 
-from headrace.ledger.database import LedgerPart
+from headrace.ledger.database import LedgerPart, grouped
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.states import StepState
 
-_Row = TypeVar("_Row")
+NEWEST_LEASES = select(LeaseRecord).order_by(
+    LeaseRecord.created_at.desc(), LeaseRecord.lease_id.desc()
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,22 +64,18 @@ class ManyRuns(LedgerPart):
         if text:
             named = (RunRecord.run_id, RunRecord.recipe_name, RunRecord.site_name)
             query = query.where(or_(*(each.icontains(text, autoescape=True) for each in named)))
-        with self._database.read() as session:
-            return tuple(session.scalars(query.limit(limit)))
+        return self._all(query.limit(limit))
 
     def attempts_of(self, run_ids: Collection[str]) -> Mapping[str, Sequence[AttemptRecord]]:
         """Return all attempts by run, in the order of their requests."""
         query = select(AttemptRecord).where(AttemptRecord.run_id.in_(run_ids))
         order = (AttemptRecord.created_at, AttemptRecord.step, AttemptRecord.attempt)
-        with self._database.read() as session:
-            return _grouped((row.run_id, row) for row in session.scalars(query.order_by(*order)))
+        return grouped((row.run_id, row) for row in self._all(query.order_by(*order)))
 
     def leases_of(self, run_ids: Collection[str]) -> Mapping[str, Sequence[LeaseRecord]]:
         """Return all leases by run, the newest first."""
-        query = select(LeaseRecord).where(LeaseRecord.run_id.in_(run_ids))
-        order = (LeaseRecord.created_at.desc(), LeaseRecord.lease_id.desc())
-        with self._database.read() as session:
-            return _grouped((row.run_id, row) for row in session.scalars(query.order_by(*order)))
+        query = NEWEST_LEASES.where(LeaseRecord.run_id.in_(run_ids))
+        return grouped((row.run_id, row) for row in self._all(query))
 
     def machines_of(self, run_ids: Collection[str]) -> Mapping[str, Sequence[MachineRecord]]:
         """Return all machines by run."""
@@ -87,7 +84,7 @@ class ManyRuns(LedgerPart):
         )
         with self._database.read() as session:
             rows = session.execute(query.where(LeaseRecord.run_id.in_(run_ids)))
-            return _grouped((run_id, row) for run_id, row in rows)
+            return grouped((run_id, row) for run_id, row in rows)
 
     def packings(
         self, limit: int, text: str = "", sites: Collection[str] | None = None
@@ -126,12 +123,5 @@ class ManyRuns(LedgerPart):
         query = query.where(TrialRecord.run_id.in_(run_ids))
         with self._database.read() as session:
             rows = session.execute(query.group_by(TrialRecord.run_id, TrialRecord.state))
-            found = _grouped((run_id, (state, count)) for run_id, state, count in rows)
+            found = grouped((run_id, (state, count)) for run_id, state, count in rows)
         return {run_id: dict(counts) for run_id, counts in found.items()}
-
-
-def _grouped(pairs: Iterable[tuple[str, _Row]]) -> dict[str, list[_Row]]:
-    found: defaultdict[str, list[_Row]] = defaultdict(list)
-    for name, row in pairs:
-        found[name].append(row)
-    return dict(found)

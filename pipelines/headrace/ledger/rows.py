@@ -11,7 +11,6 @@ from typing import Any
 
 from sqlalchemy import ForeignKey, Index
 from sqlalchemy.orm import Mapped, mapped_column
-from typing_extensions import TypedDict
 
 from headrace.ledger.columns import Json, LedgerRow
 from headrace.states import EndedJob, FailureClass, LeaseState, StepState
@@ -184,26 +183,3 @@ class LedgerSummary:
     num_active_leases: int
     """Leases that hold machines, or request them."""
     num_attempts: int
-
-
-class LeaseChanges(TypedDict, total=False):
-    """Possible changes of a lease besides its state; a missing key or None changes nothing."""
-
-    job_ids: tuple[str, ...] | None
-    dashboard_url: str | None
-    ready_at: float | None
-    ended_at: float | None
-    why_ended: str | None
-    lost_nodes: tuple[EndedJob, ...] | None
-
-
-class AttemptChanges(TypedDict, total=False):
-    """Possible changes of an attempt; a missing key or None changes nothing."""
-
-    state: StepState | None
-    number: int | None
-    failure_class: FailureClass | None
-    message: str | None
-    started_at: float | None
-    finished_at: float | None
-    outputs: dict[str, Any] | None

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Index, Table, Text, delete, select
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, Table, Text, delete, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 
 from headrace.errors import UnknownNameError, nearest
 from headrace.ledger.columns import Json, LedgerRow
-from headrace.ledger.database import LedgerPart
+from headrace.ledger.database import LedgerPart, given, grouped
 from headrace.ledger.rows import RunRecord
 from headrace.ledger.usage_records import UsageRecord
-from headrace.ledger.usage_rows import at_most, enter_usage
+from headrace.ledger.usage_rows import at_most, cost_of, enter_usage
 from headrace.states import FailureClass, StepState
 
 
@@ -97,7 +97,7 @@ class TrialRows(LedgerPart):
 
         Args:
             rows: The trials.
-            usage: Usage of attempts.
+            usage: Usage of attempts; a trial costs what all its attempts do.
             part: Part of the suite's event log that they come from; if another process has read it
                 meanwhile, nothing is changed.
 
@@ -107,7 +107,7 @@ class TrialRows(LedgerPart):
         Raises:
             LedgerError: Their run is not in the ledger.
         """
-        values = [asdict(row) for row in rows]
+        values, usage = [asdict(row) for row in rows], tuple(usage)
         with self._database.write("usage") as session:
             if part is not None:
                 read = select(JOURNALS.c.read_bytes).filter_by(run_id=part.run_id)
@@ -116,7 +116,13 @@ class TrialRows(LedgerPart):
                 mark = {"run_id": part.run_id, "read_bytes": part.end}
                 self._database.put(session, JOURNALS, [mark])
             self._database.put(session, TrialRecord.__table__, values)
-            enter_usage(self._database, session, tuple(usage))
+            enter_usage(self._database, session, usage)
+            by_step = grouped(((row.run_id, row.step), row.trial) for row in usage)
+            for (run_id, step), numbers in by_step.items():
+                change = update(TrialRecord).filter_by(run_id=run_id)
+                change = change.values(usd=cost_of(run_id, step, TrialRecord.number))
+                for some in at_most(numbers):
+                    session.execute(change.where(TrialRecord.number.in_(some)))
         return True
 
     def read_journal_again(self, run_id: str) -> None:
@@ -148,21 +154,17 @@ class TrialRows(LedgerPart):
         name = order.removeprefix("-")
         if name not in TRIAL_ORDERS:
             raise UnknownNameError(f"Trials have no order '{order}'", nearest(name, TRIAL_ORDERS))
-        query = select(TrialRecord).filter_by(run_id=run_id)
-        if state is not None:
-            query = query.filter_by(state=state)
+        query = select(TrialRecord).filter_by(**given(run_id=run_id, state=state))
         by = getattr(TrialRecord, name)
         first = (by if name == order else by.desc()).nulls_last()
-        with self._database.read() as session:
-            return tuple(session.scalars(query.order_by(first, TrialRecord.number).limit(limit)))
+        return self._all(query.order_by(first, TrialRecord.number).limit(limit))
 
     def best_trial(self, run_id: str, mode: str) -> TrialRecord | None:
         """Return the best trial that succeeded with a value, by the first objective; or None."""
         rows = select(TrialRecord).filter_by(run_id=run_id, state=StepState.SUCCEEDED, pruned=False)
         value = TrialRecord.objective
         order = (value if mode == "min" else value.desc(), TrialRecord.number)
-        with self._database.read() as session:
-            return session.scalar(rows.where(value.is_not(None)).order_by(*order).limit(1))
+        return self._first(rows.where(value.is_not(None)).order_by(*order).limit(1))
 
     def trials_numbered(self, run_id: str, numbers: Iterable[int]) -> dict[int, TrialRecord]:
         """Return trials of a suite by their numbers; unknown numbers are absent."""
@@ -177,8 +179,7 @@ class TrialRows(LedgerPart):
 
     def trial(self, run_id: str, number: int) -> TrialRecord:
         """Return the trial with this number; raise `UnknownNameError` if it does not exist."""
-        with self._database.read() as session:
-            found = session.get(TrialRecord, (run_id, number))
+        found = self._first(select(TrialRecord).filter_by(run_id=run_id, number=number))
         if found is None:
             raise UnknownNameError(
                 f"The ledger has no trial {number} of suite '{run_id}'",

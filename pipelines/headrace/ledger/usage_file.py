@@ -11,7 +11,7 @@ from sqlalchemy import Integer, RowMapping
 from headrace.errors import UserError
 from headrace.files.atomic import AS_USUAL, replacing
 from headrace.ledger.columns import Number
-from headrace.ledger.usage_records import UsageRecord
+from headrace.ledger.usage_records import USAGE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,5 +52,5 @@ def _schema() -> pa.Schema:
             column.name,
             next((to for kind, to in kinds if isinstance(column.type, kind)), pa.string()),
         )
-        for column in UsageRecord.__table__.columns
+        for column in USAGE.columns
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, get_args
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Index, Table, Text
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy import BigInteger, Column, ForeignKeyConstraint, Index, Integer, Table, Text
 
+from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.ledger.columns import LedgerRow, Number
 from headrace.ledger.rows import LeaseRecord, RunRecord
 from headrace.states import StepState
@@ -15,100 +16,93 @@ IDLE = "idle"
 """Kind and cause of a row with the time of a lease's machines that no attempt used."""
 
 
-class UsageRecord(LedgerRow, kw_only=True):
+class UsageRecord(AttemptUsage):
     """Usage of one attempt at a step or a trial; or the idle time of a lease's machines.
 
-    `created_at` is when it was requested. Null is unknown (not 0).
+    Null is unknown (not 0).
     """
 
-    __tablename__ = "headrace_usage"
-    __table_args__ = (Index("headrace_usage_by_lease", "lease_id"),)
-
-    run_id: Mapped[str] = mapped_column(ForeignKey(RunRecord.run_id), primary_key=True)
-    step: Mapped[str] = mapped_column(primary_key=True)
+    run_id: str
+    step: str
     """Name of the step; for a lease's idle time, the lease's id."""
-    trial: Mapped[int] = mapped_column(primary_key=True, default=0)
+    trial: int = 0
     """Number of the trial in the suite; 0 if there is none."""
-    attempt: Mapped[int] = mapped_column(primary_key=True, default=1)
-    kind: Mapped[str]
+    attempt: int = 1
+    kind: str
     """Kind of the step, `trial`, or `idle`."""
-    suite: Mapped[str] = mapped_column(default="")
+    suite: str = ""
     """Run of its suite; empty if there is none."""
-    lease_id: Mapped[str] = mapped_column(ForeignKey(LeaseRecord.lease_id))
-    owner: Mapped[str]
+    lease_id: str
+    owner: str
     """User whose run it is."""
-    site_name: Mapped[str]
-    recipe_name: Mapped[str]
-    role: Mapped[str]
+    site_name: str
+    recipe_name: str
+    role: str
     """Role of its lease."""
-    state: Mapped[StepState]
-    cause: Mapped[str]
+    state: StepState
+    cause: str
     """Why it ended: a failure class, else its state; `idle` for idle time."""
-    node: Mapped[str] = mapped_column(default="")
-    """Node it ran on; the first of several."""
-    node_kind: Mapped[str] = mapped_column(default="")
+    node_kind: str = ""
     """Type of the machine."""
-    nodes: Mapped[int] = mapped_column(default=1)
-    gpus: Mapped[float] = mapped_column(default=0.0)
-    """GPUs that it held on all nodes; a fraction of one that trials share."""
-    cpus: Mapped[float] = mapped_column(default=0.0)
-    """CPUs that it held on all nodes."""
-    started_at: Mapped[float | None] = mapped_column(default=None)
-    finished_at: Mapped[float | None] = mapped_column(default=None)
-    day: Mapped[str]
+    started_at: float | None = None
+    finished_at: float | None = None
+    day: str
     """Day on which it ended, or was last observed, in UTC: `2026-11-23`; its first seven letters
     are the month that it is counted in."""
-    node_s: Mapped[float] = mapped_column(default=0.0)
+    node_s: float = 0.0
     """Seconds of machines that it used; for a part of a node, that part of the seconds."""
-    gpu_s: Mapped[float] = mapped_column(default=0.0)
+    gpu_s: float = 0.0
     """Seconds of GPUs that it held."""
-    queue_s: Mapped[float | None] = mapped_column(default=None)
+    queue_s: float | None = None
     """Seconds of waiting for its machines in the queue; they cost nothing."""
-    boot_s: Mapped[float | None] = mapped_column(default=None)
+    boot_s: float | None = None
     """Seconds of waiting for its machines to boot and join; idle time of the lease."""
-    start_s: Mapped[float | None] = mapped_column(default=None)
-    """Seconds until the first batch."""
-    staging_s: Mapped[float | None] = mapped_column(default=None)
-    """Seconds of staging shards onto its nodes."""
-    data_wait_s: Mapped[float | None] = mapped_column(default=None)
-    """Seconds in which training waited for data; part of `train_s`."""
-    train_s: Mapped[float | None] = mapped_column(default=None)
-    evaluate_s: Mapped[float | None] = mapped_column(default=None)
-    idle_s: Mapped[float | None] = mapped_column(default=None)
+    idle_s: float | None = None
     """Seconds of idle machines; part of `node_s`."""
-    failed_s: Mapped[float | None] = mapped_column(default=None)
+    failed_s: float | None = None
     """Machine seconds of an attempt that did not succeed: all of `node_s`."""
-    samples: Mapped[int | None] = mapped_column(BigInteger, default=None)
-    """Samples trained on, every epoch counted, or packed."""
-    stored_bytes: Mapped[int | None] = mapped_column(BigInteger, default=None)
-    """Bytes that it added to packed datasets."""
-    fetched_bytes: Mapped[int | None] = mapped_column(BigInteger, default=None)
-    """Bytes that it read from an object store."""
-    cpu_use: Mapped[float | None] = mapped_column(default=None)
-    """Mean share of its CPUs that was busy, 0 to 1."""
-    gpu_use: Mapped[float | None] = mapped_column(default=None)
-    """Mean share of time in which its GPUs were busy, 0 to 1."""
-    memory_bytes: Mapped[int | None] = mapped_column(BigInteger, default=None)
-    """Most memory of its processes."""
-    gpu_memory_bytes: Mapped[int | None] = mapped_column(BigInteger, default=None)
-    """Most memory of one of its GPUs."""
-    energy_wh: Mapped[float | None] = mapped_column(default=None)
-    """Watt-hours of its GPUs."""
-    usd_per_hour: Mapped[float | None] = mapped_column(default=None)
+    usd_per_hour: float | None = None
     """US dollars per hour of its machines."""
-    price_source: Mapped[str] = mapped_column(default="")
+    price_source: str = ""
     """Origin of the price."""
-    price_as_of: Mapped[str] = mapped_column(default="")
+    price_as_of: str = ""
     """Date of the price; empty if unknown."""
-    usd: Mapped[float | None] = mapped_column(default=None)
+    usd: float | None = None
     """US dollars; null if a price is unknown."""
-    usd_staging: Mapped[float | None] = mapped_column(default=None)
+    usd_staging: float | None = None
     """The part of `usd` for staging."""
-    usd_idle: Mapped[float | None] = mapped_column(default=None)
+    usd_idle: float | None = None
     """The part of `usd` for idle time."""
-    usd_failed: Mapped[float | None] = mapped_column(default=None)
+    usd_failed: float | None = None
     """The part of `usd` for attempts that did not succeed: all of theirs."""
+    created_at: float
+    """When it was requested."""
 
+
+KEY = ("run_id", "step", "trial", "attempt")
+
+_TYPES: Mapping[Any, Any] = {**LedgerRow.type_annotation_map, int: Integer}
+
+
+def _column(name: str, annotation: Any) -> Column[Any]:
+    """Return the column of a field; a count that may be null is large."""
+    kind, *null = get_args(annotation) or (annotation,)
+    stored = BigInteger if null and kind is int else _TYPES[kind]
+    return Column(name, stored, primary_key=name in KEY, nullable=bool(null))
+
+
+_FIELDS = sorted(UsageRecord.model_fields, key=AttemptUsage.model_fields.__contains__)
+"""Its own fields, then those that attempts report."""
+
+USAGE = Table(
+    "headrace_usage",
+    LedgerRow.metadata,
+    *(_column(name, UsageRecord.model_fields[name].annotation) for name in _FIELDS),
+    ForeignKeyConstraint(["run_id"], [RunRecord.run_id]),
+    ForeignKeyConstraint(["lease_id"], [LeaseRecord.lease_id]),
+    Index("headrace_usage_by_lease", "lease_id"),
+)
+"""The rows of `UsageRecord`."""
 
 KEYS = ("day", "suite", "owner", "site_name", "recipe_name", "role", "kind", "cause")
 """Columns that usage is summed by in advance."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict
 from itertools import islice
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from sqlalchemy import (
     BigInteger,
@@ -14,7 +13,9 @@ from sqlalchemy import (
     Double,
     FromClause,
     RowMapping,
+    ScalarSelect,
     Select,
+    SQLColumnExpression,
     and_,
     case,
     cast,
@@ -29,15 +30,22 @@ from sqlalchemy.orm import Session
 from sqlalchemy.types import TypeEngine
 
 from headrace.errors import LedgerError
-from headrace.ledger.database import Database, LedgerPart
-from headrace.ledger.usage_records import COUNTS, FIGURES, IDLE, KEYS, SUMS, UsageRecord, UsageSum
+from headrace.ledger.database import Database, LedgerPart, Value, given
+from headrace.ledger.usage_records import (
+    COUNTS,
+    FIGURES,
+    IDLE,
+    KEY,
+    KEYS,
+    SUMS,
+    USAGE,
+    UsageRecord,
+    UsageSum,
+)
 
 By = Literal["suite", "trial", "user", "site", "recipe", "role", "kind", "cause", "month"]
 
 _COLUMNS = {"user": "owner", "site": "site_name", "recipe": "recipe_name", "month": "day"}
-Value = TypeVar("Value")
-_KEY = ("run_id", "step", "trial", "attempt")
-_Key = tuple[Any, ...]
 _BLOCK = 10_000
 
 
@@ -50,18 +58,16 @@ class UsageRows(LedgerPart):
         Raises:
             LedgerError: Their run or lease is not in the ledger.
         """
-        if given := tuple(rows):
+        if entered := tuple(rows):
             with self._database.write("usage") as session:
-                enter_usage(self._database, session, given)
+                enter_usage(self._database, session, entered)
 
     def usage(self, run_id: str, *, trial: int | None = None) -> tuple[UsageRecord, ...]:
         """Return the usage of attempts of a run, of one trial or all, the first ones first."""
-        query = select(UsageRecord).filter_by(run_id=run_id)
-        if trial is not None:
-            query = query.filter_by(trial=trial)
-        order = (UsageRecord.trial, UsageRecord.created_at, UsageRecord.step, UsageRecord.attempt)
+        query = select(USAGE).filter_by(**given(run_id=run_id, trial=trial))
+        order = (USAGE.c[name] for name in ("trial", "created_at", "step", "attempt"))
         with self._database.read() as session:
-            return tuple(session.scalars(query.order_by(*order)))
+            return tuple(_records(session, query.order_by(*order)))
 
     def usage_blocks(
         self, run_id: str | None = None, since: str = ""
@@ -72,9 +78,7 @@ class UsageRows(LedgerPart):
             run_id: Run of the attempts; None for all runs.
             since: First day.
         """
-        table = UsageRecord.__table__
-        query = select(table).where(table.c.day >= since)
-        query = query if run_id is None else query.where(table.c.run_id == run_id)
+        query = select(USAGE).where(USAGE.c.day >= since).filter_by(**given(run_id=run_id))
         with self._database.read() as session:
             found = session.execute(query, execution_options={"yield_per": _BLOCK})
             yield from found.mappings().partitions()
@@ -112,16 +116,23 @@ class UsageRows(LedgerPart):
 
 def enter_usage(database: Database, session: Session, rows: Sequence[UsageRecord]) -> None:
     """Enter rows of usage in a transaction of the section `usage`, and update their sums."""
-    newest = {tuple(getattr(row, name) for name in _KEY): row for row in rows}
+    newest = {tuple(getattr(row, name) for name in KEY): row for row in rows}
     changes: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     for row in _known(session, newest):
         changes[_group(row)].subtract(_figures(row))
     for row in newest.values():
         changes[_group(row)].update(_figures(row))
-    database.put(session, UsageRecord.__table__, [asdict(row) for row in newest.values()])
+    database.put(session, USAGE, [dict(row) for row in newest.values()])
     sums = [dict(zip(KEYS, group, strict=True)) | figures for group, figures in changes.items()]
     database.put(session, SUMS, sums, adding=True)
     session.execute(delete(SUMS).where(SUMS.c.entries == 0))
+
+
+def cost_of(run_id: str, step: str, trial: SQLColumnExpression[int]) -> ScalarSelect[float | None]:
+    """Return US dollars of all attempts at a trial; null if those of an attempt are unknown."""
+    is_known = func.count(USAGE.c.usd) == func.count()
+    usd = select(case((is_known, func.sum(USAGE.c.usd)))).where(USAGE.c.trial == trial)
+    return usd.filter_by(run_id=run_id, step=step).scalar_subquery()
 
 
 def _figures(row: UsageRecord) -> dict[str, float]:
@@ -133,18 +144,22 @@ def _group(row: UsageRecord) -> tuple[str, ...]:
     return tuple(getattr(row, name) for name in KEYS)
 
 
-def _known(session: Session, keys: Iterable[_Key]) -> Iterator[UsageRecord]:
+def _known(session: Session, keys: Iterable[tuple[Any, ...]]) -> Iterator[UsageRecord]:
     """Yield rows with these keys; SQLite finds each by its index, without a scan."""
-    columns = [UsageRecord.__table__.c[name] for name in _KEY]
+    columns = [column(name, USAGE.c[name].type) for name in KEY]
     for some in at_most(keys):
-        given = values(*(column(each.name, each.type) for each in columns)).data(some)
-        wanted = given.cte("wanted")
-        same = and_(*(each == wanted.c[each.name] for each in columns))
-        yield from session.scalars(select(UsageRecord).select_from(wanted).join(UsageRecord, same))
+        wanted = values(*columns).data(some).cte("wanted")
+        same = and_(*(USAGE.c[name] == wanted.c[name] for name in KEY))
+        yield from _records(session, select(USAGE).select_from(wanted).join(USAGE, same))
+
+
+def _records(session: Session, query: Select[Any]) -> Iterator[UsageRecord]:
+    for row in session.execute(query).mappings():
+        yield UsageRecord.model_construct(**row)
 
 
 def at_most(values: Iterable[Value], number: int = 200) -> Iterator[tuple[Value, ...]]:
-    """Yield values in groups that one query can name."""
+    """Yield values in groups that fit into a query."""
     left = iter(values)
     while some := tuple(islice(left, number)):
         yield some
@@ -159,19 +174,18 @@ def _sums(
 ) -> Select[Any]:
     """Build the query of sums: for one run from its rows, for all runs from the stored sums."""
     is_stored = run_id is None and "lease_id" not in only
-    table = SUMS if is_stored else UsageRecord.__table__
+    table = SUMS if is_stored else USAGE
     counts = [table.c[each] for each in COUNTS] if is_stored else _counts(table)
     sums = [
         *(_sum(each, BigInteger()) for each in counts),
         *(_sum(table.c[each], Double()) for each in FIGURES),
     ]
-    only = only if run_id is None else {**only, "run_id": run_id}
     name: ColumnElement[Any] = literal("")
     if by is not None:
         column = table.c[_COLUMNS.get(by, by)]
         name = func.substr(column, 1, 7) if by == "month" else column
-    query = select(name.label("name"), *sums).select_from(table).filter_by(**only)
-    query = query.where(table.c.day >= since)
+    query = select(name.label("name"), *sums).select_from(table).where(table.c.day >= since)
+    query = query.filter_by(**given(run_id=run_id), **only)
     if sites is not None:
         query = query.where(table.c.site_name.in_(sites))
     grouped = query if by is None else query.group_by(name)

@@ -15,6 +15,7 @@ from headrace.files.layout import LeaseFolder
 from headrace.files.locks import exclusive_while
 from headrace.files.machine import give_back_large_blocks, require_room
 from headrace.files.manifest import Manifest
+from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.objects.store import is_remote, open_store
 from headrace.packing.append import (
     SETTINGS,
@@ -43,7 +44,6 @@ from headrace.packing.reading import noting, reading
 from headrace.packing.target import PackTarget, packed_dataset
 from headrace.shards.writer import remove_temporary
 from headrace.steps.context import StepContext
-from headrace.steps.usage import AttemptUsage
 
 logger = logging.getLogger(__name__)
 

@@ -28,6 +28,7 @@ from headrace.runs.costs import billed_s
 from headrace.runs.site_machines import marks_of_lease, meter_of_lease
 
 _FORGOTTEN_AFTER_S = 3600.0
+_TIMES = ("booted_at", "prepared_at", "joined_at")
 _SHUTDOWN_S = 120.0
 """A machine ends by itself at most this long after its lifetime."""
 
@@ -49,6 +50,10 @@ class MachineEvidence:
     """Files that the machines wrote."""
     least_s: float = 0.0
     """Least billed seconds of a machine."""
+
+    def marks_of(self, machine: Machine) -> NodeMarks:
+        """Return what a machine wrote; empty if it wrote nothing."""
+        return self.marks.get(machine.machine_id, NodeMarks())
 
 
 def record_machines(*leases: LeaseRecord) -> None:
@@ -113,7 +118,8 @@ def rows_of(
     before = {row.machine_id: row for row in known}
     present = {each.machine_id for each in reported}
     rows = [_reported(evidence, each, before.get(each.machine_id)) for each in reported]
-    rows += [_forgotten(evidence, row) for row in known if row.machine_id not in present]
+    gone = (row for row in known if row.machine_id not in present and row.ended_at is None)
+    rows += [_forgotten(evidence, _machine(row), row) for row in gone]
     by_themselves = evidence.marks.keys() - present - before.keys()
     rows += [_forgotten(evidence, _by_itself(evidence, each)) for each in sorted(by_themselves)]
     return [row for row in rows if row != before.get(row.machine_id)]
@@ -123,72 +129,56 @@ def _reported(
     evidence: MachineEvidence, machine: Machine, before: MachineRecord | None
 ) -> MachineRecord:
     """Return the row of a machine that its provider reports."""
-    marks = evidence.marks.get(machine.machine_id, NodeMarks())
-    ended_at, is_estimate = machine.ended_at, machine.is_estimate
-    if is_estimate and marks.ended_at is not None:
-        ended_at, is_estimate = marks.ended_at, False
-    elif is_estimate and before is not None and before.ended_at is not None:
-        ended_at = before.ended_at  # the first estimate
-    asked_at = evidence.asked_at or machine.asked_at or machine.started_at
-    price = {} if before is None else {name: getattr(before, name) for name in PRICE}
-    return MachineRecord(
-        lease_id=evidence.lease_id,
-        machine_id=machine.machine_id,
-        job=machine.job,
-        kind=machine.kind,
-        market=machine.market,
-        place=machine.place,
-        created_at=min(asked_at, machine.started_at),
-        started_at=machine.started_at,
-        seen_at=ended_at or evidence.now,
-        billed_s=billed_s(machine.started_at, ended_at or evidence.now, evidence.least_s),
-        ended_at=ended_at,
-        is_estimate=is_estimate,
-        **price,
-        **_times(marks),
-    )
+    marks_end = evidence.marks_of(machine).ended_at
+    end: dict[str, Any] = {}
+    if machine.is_estimate and marks_end is not None:
+        end = {"ended_at": marks_end, "is_estimate": False}
+    elif machine.is_estimate and before is not None and before.ended_at is not None:
+        end = {"ended_at": before.ended_at}  # the first estimate
+    return _row(evidence, machine.model_copy(update=end), before)
 
 
-def _forgotten(evidence: MachineEvidence, row: MachineRecord) -> MachineRecord:
-    """Return the row of a machine that its provider no longer reports: it has ended."""
-    if row.ended_at is not None:
-        return row
-    marks = evidence.marks.get(row.machine_id, NodeMarks())
-    last_sign = min(max(row.seen_at, evidence.last_sign), row.started_at + evidence.lifetime_s)
-    ended_at = max(marks.ended_at or last_sign, row.started_at)
-    return replace(
-        row,
-        seen_at=ended_at,
-        ended_at=ended_at,
-        billed_s=billed_s(row.started_at, ended_at, evidence.least_s),
-        is_estimate=row.is_estimate or marks.ended_at is None,
-        **_times(marks),
-    )
+def _forgotten(
+    evidence: MachineEvidence, machine: Machine, before: MachineRecord | None = None
+) -> MachineRecord:
+    """Return the row of a machine that its provider does not report: it has ended."""
+    marks_end = evidence.marks_of(machine).ended_at
+    seen_at = machine.started_at if before is None else before.seen_at
+    last_sign = min(max(seen_at, evidence.last_sign), machine.started_at + evidence.lifetime_s)
+    end = {
+        "ended_at": max(marks_end or last_sign, machine.started_at),
+        "is_estimate": machine.is_estimate or marks_end is None,
+    }
+    return _row(evidence, machine.model_copy(update=end), before)
 
 
-def _by_itself(evidence: MachineEvidence, machine_id: str) -> MachineRecord:
-    """Return the row of a machine that is known only by its own file."""
+def _by_itself(evidence: MachineEvidence, machine_id: str) -> Machine:
+    """Return a machine that is known only by its own file."""
     marks = evidence.marks[machine_id]
-    started_at = marks.booted_at or evidence.asked_at or evidence.last_sign
-    return MachineRecord(
-        lease_id=evidence.lease_id,
+    return Machine(
         machine_id=machine_id,
         job="",
-        kind=marks.kind,
-        market=marks.market,
-        place=marks.place,
-        created_at=min(evidence.asked_at or started_at, started_at),
-        started_at=started_at,
-        seen_at=started_at,
-        billed_s=billed_s(started_at, started_at),
+        started_at=marks.booted_at or evidence.asked_at or evidence.last_sign,
         is_estimate=True,
+        **marks.model_dump(include={"kind", "market", "place"}),
     )
 
 
-def _times(marks: NodeMarks) -> dict[str, Any]:
-    """Return the times of a machine's start that are known."""
-    times = {"booted_at", "prepared_at", "joined_at"}
-    return marks.model_dump(include=times, exclude_none=True)
+def _row(
+    evidence: MachineEvidence, machine: Machine, before: MachineRecord | None
+) -> MachineRecord:
+    asked_at = evidence.asked_at or machine.asked_at or machine.started_at
+    until = machine.ended_at or evidence.now
+    known = {} if before is None else {name: getattr(before, name) for name in (*PRICE, *_TIMES)}
+    times = evidence.marks_of(machine).model_dump(include={*_TIMES}, exclude_none=True)
+    return MachineRecord(
+        lease_id=evidence.lease_id,
+        created_at=min(asked_at, machine.started_at),
+        seen_at=until,
+        billed_s=billed_s(machine.started_at, until, evidence.least_s),
+        **machine.model_dump(exclude={"asked_at"}),
+        **{**known, **times},
+    )
 
 
 def _evidence(
@@ -221,5 +211,5 @@ def _priced(rows: Sequence[MachineRecord], meter: Meter) -> list[MachineRecord]:
 
 
 def _machine(row: MachineRecord) -> Machine:
-    names = ("machine_id", "job", "kind", "market", "place", "started_at", "ended_at")
-    return Machine(**{name: getattr(row, name) for name in names})
+    names = Machine.model_fields.keys() - {"asked_at"}
+    return Machine(asked_at=row.created_at, **{name: getattr(row, name) for name in names})

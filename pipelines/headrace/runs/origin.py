@@ -12,6 +12,7 @@ from headrace.errors import ManifestError, StepError, UnknownNameError
 from headrace.files.atomic import read_bytes, read_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
+from headrace.ledger.trial_rows import TrialRecord
 from headrace.objects.store import is_remote
 from headrace.recipe.difference import Change, essence, flattened
 from headrace.recipe.recipe import Recipe
@@ -80,8 +81,7 @@ def origin(name: str) -> Origin:
     recipe = read_record(folder.recipe, Recipe)
     if recipe is None:
         raise StepError(f"{name} has no recipe any more: {folder.recipe} is gone")
-    if colon:
-        _check_trial(name, suite, int(number), recipe)
+    trial = _trial(name, suite, int(number), recipe) if colon else None
     evaluated = run_of_folder(run_id, suite).request.of
     packed = outputs_of(evaluated or run_id).get("pack", {})
     made_with, diff = read_provenance(suite), read_bytes(suite.diff)
@@ -94,7 +94,7 @@ def origin(name: str) -> Origin:
         uncommitted=_hashed(diff or b"") if diff is not None or is_clean else UNKNOWN,
         dataset=str(packed.get("dataset") or recipe.dataset_path or ""),
         fingerprint=str(packed.get("fingerprint", "")),
-        metrics=_trial_metrics(suite, int(number)) if colon else run_metrics(outputs_of(run_id)),
+        metrics=(trial.metrics if trial else {}) if colon else run_metrics(outputs_of(run_id)),
         launch=_launch(suite, int(number), recipe.train.nodes or 1) if colon else {},
     )
 
@@ -146,23 +146,17 @@ def _trial_folder(suite: RunFolder, number: str) -> RunFolder:
     return folder
 
 
-def _check_trial(name: str, suite: RunFolder, number: int, recipe: Recipe) -> None:
-    """Refuse a trial whose recipe is not that of its suite with the trial's values."""
+def _trial(name: str, suite: RunFolder, number: int, recipe: Recipe) -> TrialRecord | None:
+    """Return the row of a trial; refuse a recipe that differs from the suite's with its values."""
     note_trials(suite)
     row = open_ledger().trials_numbered(suite.run_id, [number]).get(number)
     source = read_bytes(suite.source)
-    if row is None or source is None:
-        return
-    from headrace.suites.points import trial_recipe  # it brings Optuna's words
+    if row is not None and source is not None:
+        from headrace.suites.points import trial_recipe  # imports Optuna
 
-    if essence(trial_recipe(json.loads(source), row.values)) != essence(recipe):
-        raise edited("recipe", name, suite.trial(number))
-
-
-def _trial_metrics(suite: RunFolder, number: int) -> dict[str, float]:
-    note_trials(suite)
-    rows = open_ledger().trials_numbered(suite.run_id, [number])
-    return dict(rows[number].metrics) if number in rows else {}
+        if essence(trial_recipe(json.loads(source), row.values)) != essence(recipe):
+            raise edited("recipe", name, suite.trial(number))
+    return row
 
 
 def _launch(suite: RunFolder, number: int, nodes: int) -> dict[str, int]:

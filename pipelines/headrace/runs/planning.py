@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from functools import cache, partial
 from typing import Literal
@@ -74,15 +73,7 @@ class Planner:
         self, recipe: Recipe, site: Site, kind: str, options: StepOptions | None = None
     ) -> Prediction:
         """Return the forecast of a run of this kind."""
-        return Prediction(
-            seconds=None,
-            half_s=None,
-            parts=(),
-            unknown=tuple(step.name for step in steps_of(recipe, kind)),
-            gpu_hours=None,
-            num_bytes=None,
-            made_at=time.time(),
-        )
+        return Prediction(unknown=tuple(step.name for step in steps_of(recipe, kind)))
 
     def ahead(self, folder: RunFolder, steps: Sequence[StepSeen]) -> Ahead | None:
         """Return the forecast of a running run; None without a forecast."""

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import time
+
+from pydantic import Field
 
 from headrace.record import Record
-
-if TYPE_CHECKING:  # lists of runs do without it
-    from headrace.states import StepState
-    from headrace.steps.mailbox import StepStatus
+from headrace.states import StepState
+from headrace.steps.mailbox import StepStatus
 
 
-class StepSeen(Protocol):
-    """State of a step of a run, as far as forecasts need it; see `StepView`."""
+class StepSeen(Record):
+    """State of a step of a run, as far as forecasts need it; null: unknown."""
 
-    @property
-    def name(self) -> str: ...  # noqa: D102
-
-    @property
-    def state(self) -> StepState | None: ...  # noqa: D102
-
-    @property
-    def status(self) -> StepStatus | None: ...  # noqa: D102
-
-    @property
-    def elapsed_s(self) -> float | None: ...  # noqa: D102
-
-    @property
-    def failures(self) -> int: ...  # noqa: D102
-
-    @property
-    def kept(self) -> float: ...  # noqa: D102
+    name: str
+    state: StepState | None
+    """Null: not yet begun."""
+    status: StepStatus | None = None
+    """Its last report."""
+    elapsed_s: float | None = None
+    failures: int = 0
+    """Failed attempts in a row that made no progress."""
+    kept: float = 0.0
+    """Work of ended attempts that the newest one need not repeat, in units of progress."""
 
 
 BETWEEN = "between"
@@ -52,18 +45,18 @@ class PredictedPart(Record):
 class Prediction(Record):
     """`prediction.json` of a run: its expected duration at the start."""
 
-    seconds: float | None
+    seconds: float | None = None
     """Seconds from the request to the end; null if a step is unknown."""
-    half_s: float | None
+    half_s: float | None = None
     """Half of the interval in which that lies with a probability of 0.8."""
-    parts: tuple[PredictedPart, ...]
+    parts: tuple[PredictedPart, ...] = ()
     unknown: tuple[str, ...]
     """Steps without data of earlier runs."""
-    gpu_hours: float | None
+    gpu_hours: float | None = None
     """Hours of GPUs, one for each rank; 0 on CPUs, null if unknown."""
-    num_bytes: float | None
+    num_bytes: float | None = None
     """Size of the packed dataset in earlier runs; null if unknown."""
-    made_at: float
+    made_at: float = Field(default_factory=time.time)
 
 
 class Ahead(Record):

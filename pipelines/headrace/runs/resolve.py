@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.errors import DataError, HeadraceError, RecipeError, UnclearNamesError, UserError
 from headrace.files.damage import archive_damage, is_sealed, sealed_damage
@@ -27,6 +28,9 @@ from headrace.runs.runs import Run, outputs_of
 from headrace.states import StepState
 from headrace.steps.mailbox import StepResult
 from headrace.steps.run import failure_of
+
+if TYPE_CHECKING:
+    from headrace.files.manifest import Manifest
 
 logger = logging.getLogger(__name__)
 
@@ -156,15 +160,21 @@ def check_evaluated(recipe: Recipe, dataset: str) -> None:
         DataError: It has no labels, or a split is missing or empty.
         RecipeError: A bound names an unknown metric.
     """
-    # these import numpy and xxhash, and Airflow parses this module
+    # it imports numpy, and Airflow parses this module
     from headrace.evaluation.evaluation_plan import plan as plan_evaluation
-    from headrace.files.manifest_file import FILE_NAME, read_manifest
+
+    manifest = _visible(dataset)
+    if manifest is not None and recipe.evaluate is not None:
+        for variant in recipe.evaluate.variants:
+            plan_evaluation(manifest.with_fold(recipe.data.fold), variant)
+
+
+def _visible(dataset: str) -> Manifest | None:
+    """Return the manifest of a dataset; None in an object store or on the nodes' own disks."""
+    from headrace.files.manifest_file import FILE_NAME, read_manifest  # imports numpy and xxhash
 
     folder = Path(dataset).expanduser()
-    if (folder / FILE_NAME).is_file():
-        manifest = read_manifest(folder).with_fold(recipe.data.fold)
-        for variant in recipe.evaluate.variants if recipe.evaluate else ():
-            plan_evaluation(manifest, variant)
+    return read_manifest(folder) if (folder / FILE_NAME).is_file() else None
 
 
 def _check_places(recipe: Recipe, site: Site) -> None:
@@ -237,19 +247,12 @@ def _is_there(file: str, role: Role, site: Site) -> bool:
 
 
 def _check_dataset(recipe: Recipe, site: Site, dataset: str | None) -> None:
-    """Refuse a dataset with too few samples, without labels, or without the splits of a recipe.
-
-    The manifest must be visible here; in S3 or on the nodes' own disks it is not checked.
-    """
-    if dataset is None or recipe.model is None:
+    """Refuse a dataset with too few samples, without labels, or without the splits of a recipe."""
+    if dataset is None or recipe.model is None or (manifest := _visible(dataset)) is None:
         return
-    from headrace.files.manifest_file import FILE_NAME, read_manifest
     from headrace.training.training_plan import plan_training
 
-    folder = Path(dataset).expanduser()
-    if not (folder / FILE_NAME).is_file():
-        return
-    plan_training(recipe, site.roles[recipe.train.role], read_manifest(folder))
+    plan_training(recipe, site.roles[recipe.train.role], manifest)
     check_evaluated(recipe, dataset)
 
 

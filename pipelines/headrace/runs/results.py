@@ -26,6 +26,7 @@ from headrace.suites.records import PRUNED
 _MOST = 1_000_000
 _BEST = 5
 _REPORT = "report.html"
+_OF_ATTEMPTS = ("attempts", "node", "started_at", "finished_at")
 
 
 def trials_of(record: RunRecord) -> tuple[TrialRecord, ...]:
@@ -64,17 +65,12 @@ def table_of(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) -> li
     metrics = sorted({name for row in rows for name in row.metrics})
     return [
         {
-            "number": row.number,
-            "name": row.name,
-            "group": row.group,
+            **{name: getattr(row, name) for name in ("number", "name", "group")},
             "state": PRUNED if row.pruned else row.state.value,
             **{key: _plain(row.values.get(key)) for key in keys},
             **_named("objective", [each.metric for each in objectives], row.objectives),
             **{f"metrics.{name}": row.metrics.get(name) for name in metrics},
-            "attempts": row.attempts,
-            "node": row.node,
-            "started_at": row.started_at,
-            "finished_at": row.finished_at,
+            **{name: getattr(row, name) for name in _OF_ATTEMPTS},
             "failure_class": row.failure_class.value if row.failure_class else None,
             "message": row.message,
             "usd": row.usd,

@@ -89,7 +89,7 @@ def check(role: Role, name: str) -> None:
     """Refuse a role on whose nodes no shell can be opened.
 
     Raises:
-        UserError: The role is such a role.
+        UserError: No shell can be opened on nodes of the role.
     """
     where = "a login node" if role.batch.login else role.backend
     if not backend_of(role.backend).opens_shells or role.batch.login:

@@ -41,12 +41,9 @@ def note_trials(run: RunFolder) -> None:
         if end == begin:
             return
         added = {entry.trial.number for entry in entries if isinstance(entry, Added)}
-        known = ledger.trials_numbered(run_id, set(_numbers(entries)) - added)
+        known = ledger.trials_numbered(run_id, _numbers(entries) - added)
         rows = folded(run_id, known, entries)
         usage = _usage(run_id, [each for each in entries if isinstance(each, Ended)])
-        for number, usd in _costs(run_id, usage).items():
-            if number in rows:
-                rows[number].usd = usd
         ledger.put_trials(rows.values(), usage, JournalPart(run_id, begin, end))
 
 
@@ -58,11 +55,7 @@ def changed_since(record: RunRecord, begin: int, end: int) -> set[int] | None:
     if end - begin > _PART_BYTES:
         return None
     entries, _ = _read(RunFolder(Path(record.folder)), begin)
-    return {
-        number
-        for each in entries
-        for number in ([each.trial.number] if isinstance(each, Added) else _numbers([each]))
-    }
+    return _numbers(entries)
 
 
 def folded(
@@ -79,10 +72,8 @@ def folded(
     for entry in entries:
         if isinstance(entry, Added):
             rows.setdefault(entry.trial.number, _row(run_id, entry))
-            continue
-        for number in entry.retried if isinstance(entry, CommandsApplied) else (entry.number,):
-            if number in rows:
-                _change(rows[number], entry)
+        for row in (rows[number] for number in _of(entry) if number in rows):
+            _change(row, entry)
     return rows
 
 
@@ -101,29 +92,10 @@ def _usage(run_id: str, ended: Iterable[Ended]) -> list[UsageRecord]:
         if names - {row.machine_id for row in ledger.machines(lease_id=lease.lease_id)}:
             record_machines(lease)  # some have come since
         if own:
-            machines = machines_by_lease([lease]).get(lease.lease_id, ())
-            held = LeaseMachines(run, lease, machines, now, suite=run_id)
+            found = machines_by_lease([lease]).get(lease.lease_id, ())
+            held = LeaseMachines(run=run, lease=lease, machines=found, now=now, suite=run_id)
             rows += [held.of_trial(each) for each in own]
     return rows
-
-
-def _costs(run_id: str, newest: Sequence[UsageRecord]) -> dict[int, float | None]:
-    """Return the cost of trials with all their attempts, recorded and newest ones.
-
-    None if the price of an attempt is unknown.
-    """
-    found: dict[int, dict[int, float | None]] = {}
-    for number in {row.trial for row in newest if row.attempt > 1}:
-        earlier = open_ledger().usage(run_id, trial=number)
-        found[number] = {row.attempt: row.usd for row in earlier}
-    for row in newest:
-        found.setdefault(row.trial, {})[row.attempt] = row.usd
-    return {number: _sum(tuple(attempts.values())) for number, attempts in found.items()}
-
-
-def _sum(usd: Sequence[float | None]) -> float | None:
-    known = [each for each in usd if each is not None]
-    return sum(known) if len(known) == len(usd) else None
 
 
 def _row(run_id: str, added: Added) -> TrialRecord:
@@ -139,19 +111,15 @@ def _row(run_id: str, added: Added) -> TrialRecord:
     )
 
 
-def _change(row: TrialRecord, entry: Started | Ended | CommandsApplied) -> None:
+def _change(row: TrialRecord, entry: Entry) -> None:
     if isinstance(entry, CommandsApplied):
-        _wait_again(row)
+        row.state, row.pruned, row.finished_at = StepState.QUEUED, False, None
+        row.objective, row.objectives, row.metrics = None, (), {}
     elif isinstance(entry, Started):
         row.state, row.attempts, row.node = StepState.RUNNING, entry.attempt, entry.node
         row.started_at = row.started_at or entry.at
-    else:
+    elif isinstance(entry, Ended):
         _end(row, entry)
-
-
-def _wait_again(row: TrialRecord) -> None:
-    row.state, row.pruned, row.finished_at = StepState.QUEUED, False, None
-    row.objective, row.objectives, row.metrics = None, (), {}
 
 
 def _end(row: TrialRecord, entry: Ended) -> None:
@@ -166,12 +134,15 @@ def _end(row: TrialRecord, entry: Ended) -> None:
     row.objective = first if math.isfinite(first) else None
 
 
-def _numbers(entries: Sequence[Entry]) -> Iterable[int]:
-    for entry in entries:
-        if isinstance(entry, CommandsApplied):
-            yield from entry.retried
-        elif not isinstance(entry, Added):
-            yield entry.number
+def _numbers(entries: Iterable[Entry]) -> set[int]:
+    return {number for entry in entries for number in _of(entry)}
+
+
+def _of(entry: Entry) -> Sequence[int]:
+    """Return the numbers of the trials that an entry changes."""
+    if isinstance(entry, CommandsApplied):
+        return entry.retried
+    return (entry.trial.number if isinstance(entry, Added) else entry.number,)
 
 
 def _read(run: RunFolder, begin: int) -> tuple[list[Entry], int]:

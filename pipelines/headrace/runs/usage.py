@@ -6,24 +6,24 @@ import logging
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import StepError
 from headrace.files.layout import LeaseFolder, RunFolder
+from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
 from headrace.ledger.usage_records import IDLE, UsageRecord
 from headrace.ledger.usage_rows import at_most
 from headrace.runs.costs import HOUR_S, billed_s
-from headrace.runs.lease_terms import mean_price, terms, waits
 from headrace.runs.machine_records import record_machines
 from headrace.runs.owners import user_of
-from headrace.runs.usage_shares import Share, Span, parts, rest, split, whole
+from headrace.runs.usage_shares import Share, Span, figures, parts, rest, terms, waits, whole
 from headrace.states import StepState
 from headrace.steps import mailbox
-from headrace.steps.usage import AttemptUsage
 from headrace.suites.records import Ended
 
 logger = logging.getLogger(__name__)
@@ -56,9 +56,9 @@ def _usage(run_ids: Collection[str]) -> Iterator[UsageRecord]:
         suite = run.run_id if any(each.kind == _OF_TRIALS for each in of_run) else ""
         try:
             for lease in leases.get(run.run_id, ()):
-                held = LeaseMachines(run, lease, machines.get(lease.lease_id, ()), now, suite=suite)
-                own = [each for each in of_run if each.lease_id == lease.lease_id]
-                yield from held.rows([_facts(lease, each) for each in own])
+                rows = machines.get(lease.lease_id, ())
+                held = LeaseMachines(run=run, lease=lease, machines=rows, now=now, suite=suite)
+                yield from held.rows([each for each in of_run if each.lease_id == lease.lease_id])
         except StepError as error:
             logger.warning("The usage of run %s is not recorded: %s", run.run_id, error.what)
 
@@ -73,90 +73,129 @@ def machines_by_lease(leases: Sequence[LeaseRecord]) -> Mapping[str, Sequence[Ma
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttemptFacts:
-    """An attempt of a step, from the ledger or its folder."""
-
-    attempt: AttemptRecord
-    state: StepState
-    cause: str
-    started_at: float | None
-    finished_at: float | None
-    usage: AttemptUsage
-
-
 class LeaseMachines:
-    """The machines of a lease, at a moment in seconds since the epoch."""
+    """The machines of a lease at a moment."""
 
-    def __init__(
-        self,
-        run: RunRecord,
-        lease: LeaseRecord,
-        machines: Sequence[MachineRecord],
-        now: float,
-        *,
-        suite: str,
-    ) -> None:
-        self._run, self._lease, self._machines = run, lease, machines
-        self._now, self._suite = now, suite
-        self._user = user_of(RunFolder(Path(run.folder)), run.owner)
-        self._spans = [
-            Span(begin=row.started_at, end=row.ended_at or now, usd_per_hour=row.usd_per_hour)
-            for row in self._machines
+    run: RunRecord
+    lease: LeaseRecord
+    machines: Sequence[MachineRecord]
+    now: float
+    """The moment, seconds since the epoch."""
+    suite: str
+    """Run of the suite whose trials used them; empty if there is none."""
+
+    @cached_property
+    def _user(self) -> str:
+        return user_of(RunFolder(Path(self.run.folder)), self.run.owner)
+
+    @cached_property
+    def _spans(self) -> Sequence[Span]:
+        return [
+            Span(begin=row.started_at, end=row.ended_at or self.now, usd_per_hour=row.usd_per_hour)
+            for row in self.machines
         ]
 
-    def rows(self, attempts: Sequence[AttemptFacts]) -> list[UsageRecord]:
-        """Rows of all attempts at steps that ran on them, and of their time that none took."""
-        spans = [self._span(each) for each in attempts]
-        taken = iter(parts(self._spans, [each for each in spans if each is not None]))
-        rows = [
-            self._of_step(each, Share() if span is None else next(taken))
-            for each, span in zip(attempts, spans, strict=True)
-        ]
-        return [*rows, self._idle(rows)] if self._machines else rows
+    def rows(self, attempts: Sequence[AttemptRecord]) -> list[UsageRecord]:
+        """Return the rows of all attempts at steps that ran on them, and of their idle time."""
+        reported = [self._of_step(each) for each in attempts]
+        spans = {
+            (row.step, row.attempt): Span(begin=row.started_at, end=row.finished_at or self.now)
+            for row in reported
+            if row.started_at is not None and row.kind != _OF_TRIALS
+        }
+        taken = dict(zip(spans, parts(self._spans, [*spans.values()]), strict=True))
+        rows = []
+        for row in reported:
+            began = row.started_at
+            there = self._there_at(self.now if began is None else began)
+            first = sorted(self.machines, key=lambda each: (each.started_at, each.created_at))[:1]
+            until = (began if row.kind == _OF_TRIALS else row.finished_at) or self.now
+            waited = {} if began is None else waits(first, row.created_at, began, until)
+            share = taken.get((row.step, row.attempt), Share())
+            rows.append(self._shared(row, share, there, waited))
+        return [*rows, self._idle(rows)] if self.machines else rows
 
     def of_trial(self, ended: Ended) -> UsageRecord:
-        """The row of an attempt at a trial."""
-        usage, began = ended.usage, ended.started_at
-        own = self._machines_of(ended)
-        price = mean_price(own)
-        seconds = max(ended.finished_at - ended.started_at, 0.0)
-        node_s = seconds * ended.node_share * usage.nodes
-        usd = None if price is None else price * node_s / HOUR_S
-        state, asked_at = ended.state, ended.asked_at or began
-        return self._row(
+        """Return the row of an attempt at a trial."""
+        own, began, asked_at = self._machines_of(ended), ended.started_at, ended.asked_at
+        row = self._row(
             step=_OF_TRIALS,
             trial=ended.number,
             attempt=ended.attempt,
             kind=_TRIAL,
-            created_at=asked_at,
-            state=state,
-            cause=ended.failure_class.value if ended.failure_class else state.value,
+            created_at=asked_at or began,
+            state=ended.state,
+            cause=(ended.failure_class or ended.state).value,
             started_at=began,
             finished_at=ended.finished_at,
-            **_figures(Share(node_s=node_s, usd=usd), seconds, usage, state),
-            **waits(own, asked_at, began, began),
-            **terms(own),
+            **ended.usage.model_dump(),
         )
+        price = terms(own).get("usd_per_hour")
+        node_s = max(ended.finished_at - began, 0.0) * ended.node_share * row.nodes
+        share = Share(node_s=node_s, usd=None if price is None else price * node_s / HOUR_S)
+        return self._shared(row, share, own, waits(own, row.created_at, began, began))
+
+    def _of_step(self, attempt: AttemptRecord) -> UsageRecord:
+        """Return what the ledger and the folder of an attempt at a step report."""
+        result, began = None, attempt.started_at
+        if attempt.number is not None:
+            folder = LeaseFolder(Path(self.lease.folder)).step(attempt.number)
+            try:
+                result, status = mailbox.outcome(folder), mailbox.status(folder)
+            except StepError as error:
+                left_out = "The reported usage of attempt %s is left out: %s"
+                logger.warning(left_out, attempt.key, error)
+            else:
+                if began is None and status.state is not StepState.QUEUED:
+                    began = status.updated_at - status.elapsed_s
+        state = attempt.state if result is None or attempt.state.is_final else result.state
+        failure = result.failure.failure_class if result is not None and result.failure else None
+        usage = (result.usage if result is not None else None) or AttemptUsage()
+        return self._row(
+            step=attempt.step,
+            attempt=attempt.attempt,
+            kind=attempt.kind,
+            created_at=attempt.created_at,
+            state=state,
+            cause=(attempt.failure_class or failure or state).value,
+            started_at=began if result is None else result.started_at,
+            finished_at=attempt.finished_at if result is None else result.finished_at,
+            **usage.model_dump(),
+        )
+
+    def _shared(
+        self,
+        row: UsageRecord,
+        share: Share,
+        machines: Sequence[MachineRecord],
+        waited: Mapping[str, float],
+    ) -> UsageRecord:
+        """Return the row of an attempt with its share of machines, and their terms."""
+        began = row.started_at
+        seconds = 0.0 if began is None else max((row.finished_at or self.now) - began, 0.0)
+        if row.kind == _STAGING:
+            row = row.model_copy(update={"staging_s": seconds})
+        found = {**figures(share, seconds, row, row.state), **waited, **terms(machines)}
+        return row.model_copy(update=found)
 
     def _idle(self, steps: Sequence[UsageRecord]) -> UsageRecord:
         """Return the row of time that no attempt used, such as booting and waiting for work."""
         every = [
-            row.billed_s if row.ended_at is not None else billed_s(row.started_at, self._now, 0.0)
-            for row in self._machines
+            row.billed_s if row.ended_at is not None else billed_s(row.started_at, self.now, 0.0)
+            for row in self.machines
         ]
-        left = whole(self._spans, every)
-        for part in (*(Share(node_s=each.node_s, usd=each.usd) for each in steps), *self._trials()):
-            left = rest(left, part)
-        is_open = self._lease.state.is_active
+        taken = (Share(node_s=each.node_s, usd=each.usd) for each in steps)
+        left = rest(whole(self._spans, every), (*taken, *self._trials()))
+        is_open = self.lease.state.is_active
         return self._row(
-            step=self._lease.lease_id,
+            step=self.lease.lease_id,
             kind=IDLE,
-            created_at=self._lease.created_at,
+            created_at=self.lease.created_at,
             state=StepState.RUNNING if is_open else StepState.SUCCEEDED,
             cause=IDLE,
-            started_at=min(row.started_at for row in self._machines),
-            finished_at=self._lease.ended_at,
-            nodes=len(self._machines),
+            started_at=min(row.started_at for row in self.machines),
+            finished_at=self.lease.ended_at,
+            nodes=len(self.machines),
             node_s=left.node_s,
             usd=left.usd,
             usd_idle=left.usd,
@@ -165,102 +204,34 @@ class LeaseMachines:
 
     def _trials(self) -> Iterator[Share]:
         """Yield the shares of trials that are recorded."""
-        if self._suite:
-            lease_id = self._lease.lease_id
+        if self.suite:
+            lease_id = self.lease.lease_id
             for each in open_ledger().usage_sums(None, lease_id=lease_id, kind=_TRIAL):
                 yield Share(node_s=each.node_s, usd=None if each.unpriced else each.usd)
-
-    def _span(self, facts: AttemptFacts) -> Span | None:
-        """Return the time in which an attempt itself used the machines; None if it did not."""
-        if facts.started_at is None or facts.attempt.kind == _OF_TRIALS:
-            return None
-        return Span(begin=facts.started_at, end=facts.finished_at or self._now)
-
-    def _of_step(self, facts: AttemptFacts, part: Share) -> UsageRecord:
-        attempt, usage, began = facts.attempt, facts.usage, facts.started_at
-        seconds = 0.0 if began is None else (facts.finished_at or self._now) - began
-        if attempt.kind == _STAGING:
-            usage = usage.model_copy(update={"staging_s": seconds})
-        there = self._there_at(began if began is not None else self._now)
-        first = sorted(self._machines, key=lambda row: (row.started_at, row.created_at))[:1]
-        until = began if attempt.kind == _OF_TRIALS else facts.finished_at
-        return self._row(
-            step=attempt.step,
-            attempt=attempt.attempt,
-            kind=attempt.kind,
-            created_at=attempt.created_at,
-            state=facts.state,
-            cause=facts.cause,
-            started_at=began,
-            finished_at=facts.finished_at,
-            **(
-                {} if began is None else waits(first, attempt.created_at, began, until or self._now)
-            ),
-            **_figures(part, max(seconds, 0.0), usage, facts.state),
-            **terms(there),
-        )
 
     def _machines_of(self, ended: Ended) -> list[MachineRecord]:
         """Return the machines of a trial's attempt; all that were there if they are unknown."""
         there = self._there_at(ended.started_at)
-        named = [row for row in self._machines if row.machine_id in ended.machines]
+        named = [row for row in self.machines if row.machine_id in ended.machines]
         node = ended.usage.node
         return named or [row for row in there if row.machine_id.partition("#")[0] == node] or there
 
     def _there_at(self, at: float) -> list[MachineRecord]:
         """Return the machines that were there at a moment; all if none is known."""
-        begun = [row for row in self._machines if row.started_at <= at]
+        begun = [row for row in self.machines if row.started_at <= at]
         there = [row for row in begun if row.ended_at is None or row.ended_at > at]
-        return there or begun or list(self._machines)
+        return there or begun or list(self.machines)
 
     def _row(self, **values: Any) -> UsageRecord:
-        at = values["finished_at"] or self._now
+        at = values["finished_at"] or self.now
         return UsageRecord(
-            run_id=self._run.run_id,
-            lease_id=self._lease.lease_id,
+            run_id=self.run.run_id,
+            lease_id=self.lease.lease_id,
             owner=self._user,
-            site_name=self._run.site_name,
-            recipe_name=self._run.recipe_name,
-            role=self._lease.role,
-            suite=self._suite,
+            site_name=self.run.site_name,
+            recipe_name=self.run.recipe_name,
+            role=self.lease.role,
+            suite=self.suite,
             day=time.strftime("%Y-%m-%d", time.gmtime(at)),
             **values,
         )
-
-
-def _figures(
-    part: Share, seconds: float, usage: AttemptUsage, state: StepState
-) -> Mapping[str, Any]:
-    succeeded = state is StepState.SUCCEEDED or not state.is_final
-    found = split(part, seconds, usage, succeeded=succeeded)
-    return {
-        "node_s": part.node_s,
-        "gpu_s": usage.gpus * seconds,
-        "usd": part.usd,
-        **vars(found),
-        **usage.model_dump(),
-    }
-
-
-def _facts(lease: LeaseRecord, attempt: AttemptRecord) -> AttemptFacts:
-    result, began = None, attempt.started_at
-    if attempt.number is not None:
-        folder = LeaseFolder(Path(lease.folder)).step(attempt.number)
-        try:
-            result, status = mailbox.outcome(folder), mailbox.status(folder)
-        except StepError as error:
-            logger.warning("The reported usage of attempt %s is left out: %s", attempt.key, error)
-        else:
-            if began is None and status.state is not StepState.QUEUED:
-                began = status.updated_at - status.elapsed_s
-    state = attempt.state if result is None or attempt.state.is_final else result.state
-    failure = result.failure.failure_class if result is not None and result.failure else None
-    cause = attempt.failure_class or failure
-    return AttemptFacts(
-        attempt=attempt,
-        state=state,
-        cause=cause.value if cause else state.value,
-        started_at=began if result is None else result.started_at,
-        finished_at=attempt.finished_at if result is None else result.finished_at,
-        usage=(result.usage if result is not None else None) or AttemptUsage(),
-    )

@@ -15,6 +15,7 @@ from headrace.data.order import needed_first
 from headrace.errors import StepCancelledError
 from headrace.files.atomic import read_record, write_record
 from headrace.files.manifest import Manifest
+from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.objects.store import is_remote, read_manifest_at
 from headrace.recipe.recipe import StageSpec
 from headrace.recipe.site import Tier
@@ -22,7 +23,6 @@ from headrace.record import Record
 from headrace.staging.peers import groups_of
 from headrace.staging.staged import StagedCopy, StagingOptions, ensure_staged
 from headrace.steps.context import StepContext, skipped_shards
-from headrace.steps.usage import AttemptUsage
 
 _INTERVAL_S = 0.5
 _BYTES = ("num_bytes", "copied_bytes", "source_bytes", "peer_bytes", "reused_bytes")

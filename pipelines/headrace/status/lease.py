@@ -16,13 +16,7 @@ from pydantic import ConfigDict, Field
 from headrace.clusters.lease_files import LeaseFiles, QueueWait
 from headrace.clusters.lease_folders import folders, readable
 from headrace.clusters.lease_jobs import symptom_of
-from headrace.clusters.lease_records import (
-    AvoidedNode,
-    BadNodes,
-    LeaseInfo,
-    PoolJobView,
-    PoolRecord,
-)
+from headrace.clusters.lease_records import BadNodes, LeaseInfo, PoolJobs, PoolRecord
 from headrace.clusters.node_marks import spans_of
 from headrace.errors import HeadraceError, StepError, UnknownNameError, nearest
 from headrace.files.atomic import is_there, read_record
@@ -50,7 +44,7 @@ _MOST_BAD_NODES = 8
 _MOST_SHOWN = 8
 
 
-class LeaseView(Record):
+class LeaseView(PoolJobs):
     """A lease at one moment; null: unknown, or not requested. A row of the ledger gives a part."""
 
     model_config = ConfigDict(from_attributes=True, populate_by_name=True)
@@ -67,11 +61,8 @@ class LeaseView(Record):
     state: LeaseState
     why_ended: str = ""
     """Why it ended; empty before its end."""
-    waits_for: str = ""
-    """What it waits for in a queue; empty if it does not wait."""
     expected_start: float | None = None
-    """When it will get those nodes, seconds since the epoch; null if the batch system does not
-    report it."""
+    """When it will get the nodes that it waits for, seconds since the epoch; null if unknown."""
     created_at: float | None = None
     """When it was requested, seconds since the epoch."""
     ready_at: float | None = None
@@ -96,14 +87,6 @@ class LeaseView(Record):
     """Nodes that it excludes, because earlier leases of its run failed on them."""
     bad_nodes: tuple[str, ...] = ()
     """Nodes that it, or jobs of it, failed on."""
-    jobs: tuple[PoolJobView, ...] = ()
-    """Jobs that are, or will be, nodes of a pool; empty for a gang and without a queue."""
-    ended: tuple[EndedJob, ...] = ()
-    """Jobs of a pool that ended by themselves, the newest last."""
-    avoids: tuple[AvoidedNode, ...] = ()
-    """Those of them that further jobs of a pool avoid."""
-    takes_all: str = ""
-    """Why a pool takes also bad nodes; empty if it does not."""
     running: tuple[str, ...] = ()
     """Names of the steps that run on it."""
     use: tuple[NodeRow, ...] = ()

@@ -11,8 +11,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict
-
 from headrace.errors import HeadraceError, StepError
 from headrace.files.atomic import is_there, read_bytes, read_record
 from headrace.files.layout import LeaseFolder, RunFolder
@@ -26,8 +24,8 @@ from headrace.runs.owners import owner_is_gone, user_of
 from headrace.runs.planned_steps import run_metrics
 from headrace.runs.prediction import BETWEEN, Ahead, Prediction
 from headrace.runs.suites import Sought, best_point, sought_by
-from headrace.states import FailureClass, LeaseState, StepState
-from headrace.status.step import StepView, step_views
+from headrace.states import LeaseState, StepState
+from headrace.status.step import FailedAttempt, StepView, step_views
 from headrace.suites.records import FOLD, PRUNED, SuiteSummary
 
 _MOST = 10_000
@@ -86,18 +84,6 @@ class Trials(Record):
             useless=ended - sum(counts.get(name, 0) for name in _USEFUL),
             best=best,
         )
-
-
-class FailedAttempt(Record):
-    """The attempt by which a run ended without success."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    step: str
-    attempt: int
-    state: StepState
-    failure_class: FailureClass | None
-    message: str
 
 
 class RunView(Record):

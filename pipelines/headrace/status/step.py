@@ -15,6 +15,7 @@ from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord
 from headrace.record import Record
+from headrace.runs.prediction import StepSeen
 from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepStatus
@@ -25,19 +26,13 @@ _MOST_METRICS = 4
 _MUCH_WAIT = 0.1
 
 
-class StepView(Record):
+class StepView(StepSeen):
     """State of one step of a run; null: unknown."""
 
-    name: str
-    state: StepState | None
-    """Null: not yet begun."""
     attempt: int = 0
-    status: StepStatus | None = None
-    """Its last report."""
     started_at: float | None = None
     """When its newest attempt began, seconds since the epoch."""
     finished_at: float | None = None
-    elapsed_s: float | None = None
     message: str = ""
     """Why it failed; empty if it did not."""
     failure_class: FailureClass | None = None
@@ -53,10 +48,6 @@ class StepView(Record):
     """Why its processes were restarted within the newest attempt, each time."""
     damage: str = ""
     """Why more is unknown: a file of the step cannot be read; else empty."""
-    failures: int = 0
-    """Failed attempts in a row that made no progress."""
-    kept: float = 0.0
-    """Work of ended attempts that the newest one need not repeat, in units of progress."""
     last_failure: str = ""
     """Why the last of `failures` failed, in a line."""
 
@@ -84,17 +75,22 @@ class StepView(Record):
         return self.message or self.damage
 
 
-class AttemptView(Record):
-    """An attempt at a step, and why it failed."""
+class FailedAttempt(Record):
+    """The attempt by which a run ended without success."""
 
     model_config = ConfigDict(from_attributes=True)
 
-    run_id: str
     step: str
     attempt: int
     state: StepState
     failure_class: FailureClass | None
     message: str
+
+
+class AttemptView(FailedAttempt):
+    """An attempt at a step, and why it failed."""
+
+    run_id: str
     created_at: float
     started_at: float | None
     finished_at: float | None

@@ -28,12 +28,12 @@ from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
 from headrace.files.lines import append_line
 from headrace.files.manifest import Manifest
 from headrace.informing import inform
+from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.recipe.dataset import TRAIN, VALIDATION
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.record import Record
 from headrace.steps.mailbox import Progress, StepSpec
-from headrace.steps.usage import AttemptUsage
 
 
 def resolved(run: RunFolder) -> tuple[Recipe, Site]:

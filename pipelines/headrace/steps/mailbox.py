@@ -24,9 +24,9 @@ from headrace.files.atomic import (
 )
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.files.private import make_private
+from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.record import Figures, Record
 from headrace.states import FailureClass, StepState
-from headrace.steps.usage import AttemptUsage
 
 _LOCK_TIMEOUT_S = 60.0
 _FAULTS = (

@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, TypeAdapter
 
+from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.recipe.base import MAX_COUNT, Parallel
 from headrace.record import Figures, Record
 from headrace.states import FailureClass, StepState
-from headrace.steps.usage import AttemptUsage
 
 Point = dict[str, JsonValue]
 """Values by dotted key of the recipe."""

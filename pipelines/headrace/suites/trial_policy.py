@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.clusters.shared_calls import EndedCall
 from headrace.errors import LeaseEndsError, LeaseTakenError, StepError
 from headrace.files.layout import RunFolder, StepFolder
+from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.recipe.recipe import RetryPolicy
 from headrace.recipe.suite import Objective, SuiteSpec
 from headrace.states import FailureClass, StepState
@@ -21,7 +22,6 @@ from headrace.steps import mailbox
 from headrace.steps.mailbox import StepResult, StepStatus
 from headrace.steps.retry_policy import Attempt, decide
 from headrace.steps.run import failure_of
-from headrace.steps.usage import AttemptUsage
 from headrace.suites.records import PRUNED, Ended, OfAttempt, RunningTrial, Started, SuiteSummary
 from headrace.suites.suite_state import SuiteState, TrialState
 

@@ -18,6 +18,7 @@ from headrace.clusters.node_calls import Node, NodeCalls
 from headrace.errors import StepError, UserCodeError, WorkerLostError
 from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder, StepFolder
+from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.processes.call_server import CallServer
 from headrace.processes.children import Child
 from headrace.processes.fork_server import ForkServers
@@ -25,7 +26,6 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 from headrace.steps.context import StepContext, resolved
 from headrace.steps.model_process import VARYING, model_environment, python_module
-from headrace.steps.usage import AttemptUsage
 from headrace.training.launch import script_environment
 from headrace.training.launch_records import NodeLaunch, NodeReady, Paused, TrainingProgress
 from headrace.training.own_gpus import own_gpus

@@ -17,6 +17,7 @@ from headrace.checkpoints import files as checkpoints
 from headrace.files.atomic import read_record, read_text, write_record
 from headrace.files.layout import RunFolder
 from headrace.informing import inform
+from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.steps.context import StepContext
 from headrace.steps.history import (
     HistoryRow,
@@ -28,7 +29,6 @@ from headrace.steps.history import (
     read_usage,
     training_file,
 )
-from headrace.steps.usage import AttemptUsage
 from headrace.training.launch_records import (
     LaunchFolder,
     NodeLaunch,

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +132,8 @@ def test_what_may_be_taken_this_month_is_told_with_what_is(headrace_home: Path):
     (row,) = open_ledger().usage("run-2")
     today = time.strftime("%Y-%m-%d", time.gmtime())
     of_ann = {"owner": "ann", "site_name": "club", "role": "gpu", "day": today}
-    open_ledger().put_usage([replace(row, usd=3.0, node_s=_HOUR_S / 2, **of_ann)])
+    changes = {"usd": 3.0, "node_s": _HOUR_S / 2, **of_ann}
+    open_ledger().put_usage([row.model_copy(update=changes)])
     told = [line.split() for line in output().partition("this month")[2].splitlines()[1:]]
     assert told == [
         ["club", "ann", "$3.00", "$40.00", "limits.budget_user"],

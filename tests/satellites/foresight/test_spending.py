@@ -10,11 +10,11 @@ import yaml
 
 from headrace.errors import UserError
 from headrace.files.atomic import write_record
+from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.usage import note_usage
 from headrace.states import StepState
 from headrace.steps.mailbox import StepResult
-from headrace.steps.usage import AttemptUsage
 from headrace_foresight.ownership import Cluster, costs_per_year, usd_per_hour
 from support.command_line import headrace
 from support.runs import attempt_row_of, lease_on_disk, make_run

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.load import load_recipe, load_site
 from headrace.runs.runs import Run
 from headrace.states import LeaseState, StepState
 from headrace.steps.history import HistoryRow, training_file
-from headrace.steps.usage import AttemptUsage
 from headrace.suites.records import Added, Ended, Trial
 from headrace_foresight.past_attempts import alike_of, earlier, past_of
 from headrace_foresight.prediction import predict

@@ -44,13 +44,13 @@ def upgrade(connection: Connection) -> None:
 
 
 def revisions() -> tuple[str, ...]:
-    """Revisions that this release can migrate from, newest first."""
+    """Return the revisions that this release can migrate from, newest first."""
     script = ScriptDirectory.from_config(_config())
     return tuple(revision.revision for revision in script.walk_revisions())
 
 
 def _single(operation: Any) -> Iterator[ops.MigrateOperation]:
-    """The operations of which this one is made."""
+    """Yield the operations that this one contains."""
     if isinstance(operation, ops.OpContainer):
         for each in operation.ops:
             yield from _single(each)

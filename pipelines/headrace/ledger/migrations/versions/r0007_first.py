@@ -1,4 +1,4 @@
-"""The first revision of which a ledger is known; its tables are made from the rows' classes."""
+"""The first known revision of a ledger; its tables are made from the rows' classes."""
 
 revision = "0007"
 down_revision = None

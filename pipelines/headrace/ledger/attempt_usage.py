@@ -1,4 +1,7 @@
-"""Usage of machines by an attempt at a step or a trial."""
+"""Usage of machines by an attempt at a step or a trial.
+
+Nodes write it, so it imports no database; the ledger has a column for each field.
+"""
 
 from __future__ import annotations
 
