@@ -54,7 +54,7 @@ class GroupPass:
         self._first = 0  # row of the batch
 
     def leads_to(self, rows: NDArray[np.int64]) -> bool:
-        """Whether rows, ascending, are still ahead."""
+        """Return whether rows, ascending, are still ahead."""
         return bool(rows[0] >= self._first)
 
     def close(self) -> None:
@@ -201,7 +201,7 @@ def numbers_of(array: Any) -> NDArray[Any]:
 
 
 def field_of_type(name: str, column: str, kind: Any, first: Any) -> SourceField:
-    """Return the field of a column; `first` returns its first cell that is not empty."""
+    """Return a field for a column; `first` returns its first cell that is not empty."""
     import pyarrow as pa
 
     found = plain_type(kind)

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from headrace.packing.sources.line_format import (
     LineBlock,
     LineFormat,
-    NoTextError,
     Rows,
     line_ends,
     row_bounds,
 )
+from headrace.packing.sources.row_container import NoTableError
 
 _DELIMITERS = ",;\t|"
 _INDEX_OF_PANDAS = re.compile(r"|Unnamed: [0-9]+")
@@ -61,7 +61,7 @@ class CsvFormat(LineFormat):
         if comments:
             self._take_header(comments[0])
             return len(content)
-        raise NoTextError("it holds no row", "Name the columns in its first line.")
+        raise NoTableError("it holds no row", "Name the columns in its first line.")
 
     def _names_columns(self, row: bytes, following: bytes) -> bool:
         """Return whether a row that begins as a comment is the header of the one behind it."""
@@ -69,7 +69,7 @@ class CsvFormat(LineFormat):
         names, cells = (_cells(each.decode(), delimiter) for each in (row, following))
         return len(names) == len(cells) > 1 and bool(names[0][1:2].strip())
 
-    def fault(self, content: bytes) -> tuple[int, NoTextError] | None:
+    def fault(self, content: bytes) -> tuple[int, NoTableError] | None:
         """Return where a quote is escaped by a backslash, which no reader of CSV expects."""
         if b'\\"' not in content:
             return None
@@ -82,7 +82,7 @@ class CsvFormat(LineFormat):
         found = re.search(pattern, content)
         return found and (
             found.start(1),
-            NoTextError(
+            NoTableError(
                 "a quote is escaped by a backslash",
                 "Write quotes inside of values twice, as Spark does with the option escape='\"'.",
             ),
@@ -97,21 +97,23 @@ class CsvFormat(LineFormat):
         numbers = [int(name) for name in names if name.isdecimal() and len(name) < 10]
         are_numbers = len(numbers) == len(names) and numbers != sorted({*numbers})
         if are_numbers or any(map(_FRACTION.fullmatch, names)):
-            raise NoTextError(
+            raise NoTableError(
                 f"its first row seems to be data: {text[:200]}",
                 "Write a first row that names the columns.",
             )
         first = "its first row names"
         twice, times = Counter(filter(None, names)).most_common(1)[0] if any(names) else ("", 0)
         if times > 1:
-            raise NoTextError(f"{first} two columns '{twice}': {text[:200]}", "Rename one of them.")
+            raise NoTableError(
+                f"{first} two columns '{twice}': {text[:200]}", "Rename one of them."
+            )
         # a delimiter at the end of each row makes a column without a name and values
         self._num_named = len(names) if any(names[1:]) else 1
         while self._num_named > 1 and not names[self._num_named - 1]:
             self._num_named -= 1
         if "" in names[1 : self._num_named]:
             place = names.index("", 1) + 1
-            raise NoTextError(
+            raise NoTableError(
                 f"{first} no column {place}: {text[:200]}", "Name it, or take it out."
             )
         self._columns = tuple(names[: self._num_named])

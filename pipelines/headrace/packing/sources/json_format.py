@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.packing.sources.cells import TooLarge
-from headrace.packing.sources.line_format import LineBlock, LineFormat, NoTextError, Rows
+from headrace.packing.sources.cells import TooLarge, is_text
+from headrace.packing.sources.line_format import LineBlock, LineFormat, Rows
+from headrace.packing.sources.row_container import NoTableError
 
 _MOST_DIGITS = 4300  # of whole numbers that Python reads
 _BOM = b"\xef\xbb\xbf"
@@ -23,7 +24,7 @@ class JsonLinesFormat(LineFormat):
     def start(self, content: bytes) -> int:
         begin = super().start(content)
         if content[begin : begin + 2**16].lstrip().startswith(b"["):
-            raise NoTextError(
+            raise NoTableError(
                 "it begins with an array of JSON, not with an object a line",
                 "Write an object a line, as by `jq -c '.[]' FILE > FILE.jsonl`.",
             )
@@ -52,6 +53,9 @@ def _object(row: bytes) -> dict[str, Any]:
         raise ValueError(f"no JSON: {error}") from None
     if not isinstance(found, dict):
         raise ValueError("no object of JSON")  # noqa: TRY004  the row is at fault, not a program
+    for name in found if b"\\u" in row else ():
+        if not is_text(name):
+            raise ValueError(f"the key {name!r} holds half of a surrogate pair")
     return found
 
 
@@ -59,7 +63,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise ValueError(f"the key '{name}' is there twice")
+        raise ValueError(f"the key {name!r} is there twice")
     return found
 
 

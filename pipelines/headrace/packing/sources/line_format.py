@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.packing.sources.cells import Cells
+from headrace.packing.sources.row_container import NoTableError
 
 _CONTENTS = {
     b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"(\xb5/\xfd": "zstd",
@@ -22,14 +23,6 @@ _UTF = {
     b"\xff\xfe\0\0": "utf-32", b"\0\0\xfe\xff": "utf-32", b"\xff\xfe": "utf-16",
     b"\xfe\xff": "utf-16",
 }  # fmt: skip
-
-
-class NoTextError(ValueError):
-    """A file of lines cannot be read; `hint` is the way out."""
-
-    def __init__(self, what: str, hint: str) -> None:
-        super().__init__(what)
-        self.hint = hint
 
 
 @dataclass(frozen=True)
@@ -89,7 +82,7 @@ class LineFormat(ABC):
         """Take in the beginning of the file; the byte at which its rows begin.
 
         Raises:
-            NoTextError: The first row cannot name columns.
+            NoTableError: The first row cannot name columns.
         """
         return 3 if content.startswith(b"\xef\xbb\xbf") else 0
 
@@ -107,7 +100,7 @@ class LineFormat(ABC):
         codes = np.frombuffer(content, dtype=np.uint8)
         return row_bounds(codes, line_ends(codes, is_last=is_last)), False
 
-    def fault(self, content: bytes) -> tuple[int, NoTextError] | None:
+    def fault(self, content: bytes) -> tuple[int, NoTableError] | None:
         """Return why rows cannot be read, and at which byte."""
         del content
         return None
@@ -168,17 +161,17 @@ def check_beginning(content: bytes) -> None:
     """Refuse a file that is not text, by its first bytes.
 
     Raises:
-        NoTextError: It is another format, or UTF-16.
+        NoTableError: It is another format, or UTF-16.
     """
     for magic, name in _CONTENTS.items():
         if content.startswith(magic):
-            raise NoTextError(
+            raise NoTableError(
                 f"its content is {name}", "Unpack or convert it, or correct the name of the file."
             )
     zeros = "utf-16" if b"\0" in content[:4] else ""
     found = next((name for mark, name in _UTF.items() if content.startswith(mark)), zeros)
     if found:
-        raise NoTextError(
+        raise NoTableError(
             f"it is written in {found.upper()}",
             f"Set dataset.encoding to '{found}', or write it in UTF-8.",
         )

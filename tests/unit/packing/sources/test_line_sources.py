@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from headrace.packing.column_notes import remarks
 from headrace.packing.samples import Unreadable
 from headrace.packing.sources import lines
 from headrace.packing.sources.open import open_source, with_format
+from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
 from headrace.shards.dataset import ShardedDataset
 from support.source_files import read_all, spec_of
@@ -464,6 +466,44 @@ def test_a_lone_surrogate_in_a_class_puts_its_row_into_quarantine(tmp_path: Path
     source = open_source(DatasetSpec.model_validate(spec))
     assert [ref.label for ref in source.list_samples()] == ["a"]
     assert [each.path for each in source.quarantined] == ["a.jsonl#0"]
+
+
+class Counted(io.BytesIO):
+    """A file that counts the bytes that are read."""
+
+    num_read = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        content = super().read(size)
+        Counted.num_read += len(content)
+        return content
+
+
+@pytest.mark.parametrize("bad", ["1", "1,?"])
+def test_lines_of_many_bad_rows_are_found_in_one_pass(
+    tmp_path: Path, packs: Packs, monkeypatch: pytest.MonkeyPatch, bad: str
+) -> None:
+    """Rows that cannot be read, and cells that do not fit, in each of hundreds of parts."""
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", 64)
+    rows = [f"{n:08},{n % 90 + 10}" for n in range(4_000)]
+    rows[::11] = [bad] * len(rows[::11])
+    file = write(tmp_path / "in", "a.csv", rows, "x,y")
+    opened = SourceStore.open
+
+    def counted(*given: Any) -> Counted:
+        with opened(*given) as stream:
+            return Counted(stream.read())
+
+    monkeypatch.setattr(SourceStore, "open", counted)
+    Counted.num_read = 0
+    packed = packs(file, {"fields": {"y": "y"}}, {"max_quarantined": 0.2, "shard_samples": 10**6})
+    (last,) = [
+        each
+        for each in read_manifest(Path(packed["dataset"])).quarantined
+        if each.path == "a.csv#3993"
+    ]
+    assert "line 3995: " in last.reason
+    assert Counted.num_read < 20 * file.stat().st_size
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "shift_jis"])

@@ -251,6 +251,22 @@ def invalid() -> Any:
     return pa.Array.from_buffers(pa.string(), 3, [None, offsets, pa.py_buffer(b"a\xffb")])
 
 
+def astray(array: Any, first: int, then: int) -> Callable[[Path], None]:
+    """Record batches of an array in whose offsets, or codes, one is changed."""
+
+    def write(path: Path) -> None:
+        arrow_of(pa.table({"x": array}))(path)
+        content = path.read_bytes()
+        old, new = (np.int32(number).tobytes() for number in (first, then))
+        assert content.count(old) == 1
+        path.write_bytes(content.replace(old, new))
+
+    return write
+
+
+LONG_TEXTS = pa.array(["a" * 11_111, "b" * 11_111, "c" * 11_111])
+LONG_LISTS = pa.array([[0] * 11_111] * 3, pa.list_(pa.int8()))
+CODES = pa.DictionaryArray.from_arrays(pa.array([11, 31_000, 22]), [str(n) for n in range(32_000)])
 TENSORS = pa.ExtensionArray.from_storage(
     pa.fixed_shape_tensor(pa.int32(), (2, 1)), pa.array([[1, 2]], pa.list_(pa.int32(), 2))
 )
@@ -271,6 +287,11 @@ ROWS = [
     *rows("bytes and none", pa.array([b"ab", b"", None]), [b"ab"],
           left=["it is empty", NONE]),
     *rows("texts not in UTF-8", invalid(), ["a", "b"], keys=[0, 2], left=["not UTF-8"]),
+    *(Odd(name=f"arrow {name} that lead nowhere", files={"data.arrow": astray(*given)},
+          error=["data.arrow cannot be read", "column x"])
+      for name, *given in (("texts", LONG_TEXTS, 22_222, 2**30),
+                           ("lists", LONG_LISTS, 22_222, 2**30),
+                           ("codes", CODES, 31_000, 2**30))),
     *rows("classes not in UTF-8", invalid(), [], dataset={"labels": "field", "label_field": "x"},
           error=["string index 1"]),
     *rows("lists with gaps", pa.array([[1, 2], [3, None], None]), [[1, 2]],
