@@ -13,8 +13,7 @@ from headrace.fields.field_kind import kind_named
 from headrace.files.manifest import FieldInfo
 from headrace.objects.store import LocalStore
 from headrace.packing.blocks import UniformNpyReader
-from headrace.packing.convert import Converter, FieldColumn
-from headrace.packing.fields import FieldRule
+from headrace.packing.fields import FieldColumn, FieldRule
 from headrace.packing.sample_table import SampleTable
 from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import PackField
@@ -40,7 +39,7 @@ def _rule(kept: str = "int32", **options: Any) -> FieldRule:
 def _one_by_one(rule: FieldRule, contents: Sequence[bytes]) -> list[bytes]:
     column = FieldColumn()
     for content in contents:
-        Converter(rule).add("a.npy", decode_array(content), column)
+        rule.add("a.npy", decode_array(content), column)
     return [bytes(item) for item in column.items]
 
 
@@ -57,7 +56,7 @@ ROWS = [np.arange(6, dtype="<i4").reshape(3, 2) + number for number in range(4)]
 
 def test_equal_headers_give_what_single_arrays_give(tmp_path: Path) -> None:
     contents = [_npy(row) for row in ROWS]
-    reader = UniformNpyReader(tmp_path, Converter(_rule()))
+    reader = UniformNpyReader(tmp_path, _rule())
     column = reader.read(_written(tmp_path, contents))
     assert column.items == _one_by_one(_rule(), contents) == [row.tobytes() for row in ROWS]
     assert column.joined == np.stack(ROWS).tobytes()
@@ -89,7 +88,7 @@ def test_equal_headers_give_what_single_arrays_give(tmp_path: Path) -> None:
     ],
 )
 def test_anything_else_is_read_one_by_one(tmp_path: Path, contents: list[Any]) -> None:
-    reader = UniformNpyReader(tmp_path, Converter(_rule()))
+    reader = UniformNpyReader(tmp_path, _rule())
     assert reader.read(_written(tmp_path, contents)) is None
 
 
@@ -97,13 +96,13 @@ def test_values_that_are_converted_are_read_one_by_one(tmp_path: Path) -> None:
     """`int8` and `uint8` have equal bytes, but -1 does not fit."""
     rule = _rule("uint8", dtype="uint8")
     contents = [_npy(np.zeros((3, 2), "int8")), _npy(np.full((3, 2), -1, "int8"))]
-    assert UniformNpyReader(tmp_path, Converter(rule)).read(_written(tmp_path, contents)) is None
+    assert UniformNpyReader(tmp_path, rule).read(_written(tmp_path, contents)) is None
 
 
 def test_what_was_learnt_of_one_block_holds_for_the_next_only_if_it_is_uniform(
     tmp_path: Path,
 ) -> None:
-    reader = UniformNpyReader(tmp_path, Converter(_rule()))
+    reader = UniformNpyReader(tmp_path, _rule())
 
     def read(*contents: bytes) -> list[bytes] | None:
         column = reader.read(_written(tmp_path, contents))

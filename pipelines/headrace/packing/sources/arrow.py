@@ -18,22 +18,23 @@ from numpy.typing import NDArray
 
 from headrace.errors import DataError, RecipeError
 from headrace.objects.protocol import Check, StoredFile
-from headrace.packing.sample_table import files_of
+from headrace.packing.sample_table import files_of, give_back_small_blocks
 from headrace.packing.samples import Fields, SourceField, Unreadable
 from headrace.packing.sources.arrow_columns import (
-    GroupPass,
     as_plain,
     coded,
     column_of,
     field_of_type,
     has_content,
-    open_parquet,
 )
 from headrace.packing.sources.files import damaged, matching
 from headrace.packing.sources.row_container import ColumnOfRows, RowContainer
 from headrace.packing.sources.rows import RowSource
 from headrace.shards.format import most_bytes
 
+_PIECE_BYTES = 2**20
+_BUFFER_BYTES = 2**20  # of each column
+_MOST_PIECE_ROWS = 2**16
 _LOOKED_AT = 1024  # cells whose bytes may show what a column holds
 _STATE = "state.json"
 _DICT = "dataset_dict.json"
@@ -140,31 +141,60 @@ class _ArrowTable(RowContainer):
 
 
 class _ParquetRows(_ArrowTable):
+    """Rows of row groups; of these no more than a piece is in memory."""
+
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        self._file = open_parquet(stream, buffer_bytes=0)
-        self._pass: GroupPass | None = None
-        self._key: tuple[object, ...] = ()
+        self._file = _parquet(stream, buffer_bytes=0)
+        self._key: tuple[object, ...] = ()  # row group and columns of the batches
+        self._batches: Any = None
+        self._batch: Any = None
+        self._start = 0  # row at which the batch begins
         super().__init__(self._file.schema_arrow)
 
     def pieces(
         self, fields: Fields, part: int, rows: NDArray[np.int64]
     ) -> Iterator[tuple[slice, Iterable[ColumnOfRows]]]:
-        """As of every container; a pass stays open, for the rows behind these come next."""
+        """As of every container; a row group is gone over once if rows behind these come next."""
+        import pyarrow as pa
+
         names = [each.column for each in fields]
-        key = (part, *names)
-        if self._pass is None or self._key != key or not self._pass.leads_to(rows):
-            self.close()
-            self._key, self._pass = key, GroupPass(open_parquet(self._stream), part, names)
+        if self._key != (part, *names) or rows[0] < self._start:
+            self._begin(part, names)
+        start = 0
         with _placed(f"row group {part}, columns {', '.join(names)}: "):
-            for start, stop, piece in self._pass.take(rows):
-                pairs = zip(fields, map(piece.column, names), strict=True)
-                yield slice(start, stop), [column_of(*pair) for pair in pairs]
+            while start < len(rows):
+                end = self._start + (self._batch.num_rows if self._batch is not None else 0)
+                stop = int(np.searchsorted(rows, end))
+                if stop > start:
+                    piece = self._batch.take(pa.array(rows[start:stop] - self._start))
+                    pairs = zip(fields, map(piece.column, names), strict=True)
+                    yield slice(start, stop), [column_of(*pair) for pair in pairs]
+                    start = stop
+                elif (more := next(self._batches, None)) is None:
+                    raise ValueError("it holds fewer rows than it claims")
+                else:
+                    self._batch, self._start = more, end
+
+    def _begin(self, part: int, names: Sequence[str]) -> None:
+        self.close()
+        file = _parquet(self._stream, _BUFFER_BYTES)
+        group = file.metadata.row_group(part)
+        row_bytes = max(group.total_byte_size // max(group.num_rows, 1), 1)
+        self._batches = file.iter_batches(
+            max(min(_PIECE_BYTES // row_bytes, _MOST_PIECE_ROWS), 1),
+            row_groups=[part],
+            columns=list(dict.fromkeys(names)),
+            use_threads=False,
+        )
+        self._key, self._start = (part, *names), 0
 
     def close(self) -> None:
-        if self._pass is not None:
-            self._pass.close()
-        self._pass = None
+        """Give the memory that is in use, or that Arrow keeps for another, back to the system."""
+        if self._batches is not None:
+            self._batches.close()
+            self._batches = self._batch = None
+            give_back_small_blocks()
 
     def texts(self, column: str) -> Any:
         """A column of paths as an Arrow array of texts."""
@@ -203,6 +233,13 @@ class _ParquetRows(_ArrowTable):
         batches = self._file.iter_batches(batch_size=1, columns=[column])
         cells = (batch.column(column)[0].as_py() for batch in islice(batches, _LOOKED_AT))
         return next(filter(has_content, cells), None)
+
+
+def _parquet(stream: BinaryIO, buffer_bytes: int) -> Any:
+    """Return a file whose columns are read with buffers of some bytes; 0: whole."""
+    from pyarrow import parquet
+
+    return parquet.ParquetFile(stream, buffer_size=buffer_bytes, page_checksum_verification=True)
 
 
 class _ArrowRows(_ArrowTable):

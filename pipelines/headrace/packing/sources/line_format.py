@@ -1,19 +1,24 @@
-"""What formats of lines have in common: blocks of rows, where rows begin, and what is not text."""
+"""JSONL, an object of JSON a line, and what formats of lines have in common: blocks of rows."""
 
 from __future__ import annotations
 
+import json
+import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.packing.sources.cells import Cells
+from headrace.packing.sources.cells import Cells, TooLarge, is_text
 from headrace.packing.sources.row_container import NoTableError
 
+_MOST_DIGITS = 4300  # of whole numbers that Python reads
+_BOM = b"\xef\xbb\xbf"
 _CONTENTS = {
     b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"(\xb5/\xfd": "zstd",
     b"PK\x03\x04": "a zip or Excel file", b"PAR1": "Parquet", b"\xd0\xcf\x11\xe0": "an Excel file",
@@ -84,7 +89,7 @@ class LineFormat(ABC):
         Raises:
             NoTableError: The first row cannot name columns.
         """
-        return 3 if content.startswith(b"\xef\xbb\xbf") else 0
+        return 3 if content.startswith(_BOM) else 0
 
     def bounds(self, content: bytes, *, is_last: bool) -> tuple[NDArray[np.int64], bool]:
         """Where each row begins and ends.
@@ -175,3 +180,66 @@ def check_beginning(content: bytes) -> None:
             f"it is written in {found.upper()}",
             f"Set dataset.encoding to '{found}', or write it in UTF-8.",
         )
+
+
+class JsonLinesFormat(LineFormat):
+    """Objects of JSON; their keys are columns."""
+
+    written = False
+
+    def start(self, content: bytes) -> int:
+        begin = super().start(content)
+        if content[begin : begin + 2**16].lstrip().startswith(b"["):
+            raise NoTableError(
+                "it begins with an array of JSON, not with an object a line",
+                "Write an object a line, as by `jq -c '.[]' FILE > FILE.jsonl`.",
+            )
+        return begin
+
+    def block(self, rows: Rows, columns: Sequence[str] | None = None) -> LineBlock:
+        objects: list[dict[str, Any]] = []
+        bad: dict[int, str] = {}
+        for place, row in enumerate(rows.each):
+            try:
+                objects.append(_object(row))
+            except RecursionError:
+                objects.append({})
+                bad[place] = "its lists or objects are nested too deep"
+            except ValueError as error:
+                objects.append({})
+                bad[place] = str(error)
+        names = columns or dict.fromkeys(name for each in objects for name in each)
+        return LineBlock({name: [each.get(name) for each in objects] for name in names}, bad)
+
+
+def _object(row: bytes) -> dict[str, Any]:
+    try:
+        found = _DECODER.decode(row.removeprefix(_BOM).decode())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError("no object of JSON")  # noqa: TRY004  the row is at fault, not a program
+    for name in found if b"\\u" in row else ():
+        if not is_text(name):
+            raise ValueError(f"the key {name!r} holds half of a surrogate pair")
+    return found
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the key {name!r} is there twice")
+    return found
+
+
+def _finite(text: str) -> float | TooLarge:
+    number = float(text)
+    return TooLarge(text) if math.isinf(number) else number
+
+
+def _whole(text: str) -> int | TooLarge:
+    return int(text) if len(text) < _MOST_DIGITS else TooLarge(text)
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, parse_int=_whole)

@@ -35,8 +35,8 @@ from headrace.packing.sources.cells import (
 )
 from headrace.packing.sources.csv_format import CsvFormat
 from headrace.packing.sources.files import suffix_of
-from headrace.packing.sources.json_format import JsonLinesFormat
 from headrace.packing.sources.line_format import (
+    JsonLinesFormat,
     LineFormat,
     Rows,
     check_beginning,
