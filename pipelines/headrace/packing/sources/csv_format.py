@@ -157,12 +157,12 @@ class CsvFormat(LineFormat):
         wanted = {*(columns or self.names or ())}
         names = [name for name in self.names or () if name in wanted]
         bad: dict[int, str] = {}
-        longer: dict[int, list[str]] = {}
+        longer: dict[int, dict[str, str]] = {}
 
         def misfit(row: Any) -> str:
             cells = _cells(row.text, self._delimiter)
             if len(cells) > len(self._columns) and not any(cells[len(self._columns) :]):
-                longer[row.number - 1] = cells[: len(self._columns)]
+                longer[row.number - 1] = dict(zip(self._columns, cells, strict=False))
             else:
                 what = f"it has {len(cells)} values, the header names {len(self._columns)} columns"
                 more = f"; quote values that hold a '{self._delimiter}'"
@@ -184,37 +184,19 @@ class CsvFormat(LineFormat):
                 strings_can_be_null=False,
             ),
         )
-        if longer:
-            shorter = [self._shorter(row, longer.get(at)) for at, row in enumerate(rows.each)]
-            return self.block(_rows_of(shorter), columns)
         cells = {name: table.column(at).combine_chunks() for at, name in enumerate(names)}
-        cells = _with_gaps(cells, len(rows), bad) if bad else cells
+        if skipped := {**longer, **{row: {} for row in bad}}:
+            cells = _with_rows(cells, len(rows), skipped)
         if self._header in rows.content:
             found = (row.strip().removeprefix(codecs.BOM_UTF8) for row in rows.each)
             again = (at for at, row in enumerate(found) if row == self._header)
             bad |= dict.fromkeys(again, "it repeats the header")
         return LineBlock(cells, bad)
 
-    def _shorter(self, row: bytes, cells: list[str] | None) -> bytes:
-        """Return a row without the empty values behind the last column."""
-        if cells is None:
-            return row
-        text = io.StringIO()
-        csv.writer(text, delimiter=self._delimiter, lineterminator="").writerow(cells)
-        return text.getvalue().encode()
-
 
 def _delimiter_of(header: str, *, tabs: bool) -> str:
     outside = re.sub(r'"(?:[^"]|"")*"', "", header)
     return "\t" if tabs and "\t" in outside else max(_DELIMITERS, key=outside.count)
-
-
-def _rows_of(rows: Sequence[bytes]) -> Rows:
-    """Rows one behind the other."""
-    ends = np.cumsum([len(row) + 1 for row in rows], dtype=np.int64)
-    sizes = np.array([len(row) + 1 for row in rows], dtype=np.int64)
-    bounds = np.stack([ends - sizes, ends - 1], axis=1)
-    return Rows(b"\n".join(rows) + b"\n", bounds, are_all=True)
 
 
 def _cells(text: str, delimiter: str) -> list[str]:
@@ -223,10 +205,19 @@ def _cells(text: str, delimiter: str) -> list[str]:
     return next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])
 
 
-def _with_gaps(cells: Mapping[str, Any], num_rows: int, bad: Mapping[int, str]) -> dict[str, Any]:
-    """Return cells with empty ones where rows were skipped."""
+def _with_rows(
+    cells: Mapping[str, Any], num_rows: int, skipped: Mapping[int, Mapping[str, str]]
+) -> dict[str, Any]:
+    """Return cells with those of rows that were skipped; empty ones where a row has none."""
     import pyarrow as pa
+    from pyarrow import compute
 
-    numbers = np.cumsum([row not in bad for row in range(num_rows)]) - 1
-    at = pa.array(numbers, pa.int64(), mask=np.isin(np.arange(num_rows), list(bad)))
-    return {name: each.take(at).fill_null("") for name, each in cells.items()}
+    mask = np.isin(np.arange(num_rows), list(skipped))
+    at, gaps = pa.array(np.cumsum(~mask) - 1, pa.int64(), mask=mask), pa.array(mask)
+    ordered = [skipped[row] for row in sorted(skipped)]
+    return {
+        name: compute.replace_with_mask(
+            each.take(at), gaps, pa.array([row.get(name, "") for row in ordered], each.type)
+        )
+        for name, each in cells.items()
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import tarfile
 import zipfile
@@ -83,6 +84,7 @@ def archive(name: str, content: bytes, reason: str) -> Odd:
 
 WHOLE = npz(x=[1, 2], y=3.5)
 ARCHIVES = [
+    archive("that is empty", npz(), "it holds no array"),
     archive("without an array", npz(x=[1, 2]), "arrays x in place of x, y"),
     archive("with one more", npz(x=[1, 2], y=3.5, z=1), "arrays x, y, z in place of x, y"),
     archive("cut", WHOLE[:-10], "no .npz file"),
@@ -171,9 +173,21 @@ TARS = [
     tar("with a copy", member("0.npy", THREE), error=["two samples 'a.tar/0.npy'"]),
     tar("with a hard link", member("2.npy", type=tarfile.LNKTYPE, linkname="0.npy"),
         error=["'2.npy', which is a link", "hard-dereference"]),
+    tar("with a link", member("2.npy", type=tarfile.SYMTYPE, linkname="/etc/hostname"),
+        error=["'2.npy', which is a link", "--dereference"]),
+    tar("with a pipe", member("2.npy", type=tarfile.FIFOTYPE), error=["which is no plain file"]),
+    tar("with a path that leads out", member("a/../../1.npy", THREE),
+        error=["'a/../../1.npy', a path that leads out of it"]),
+    tar("with an absolute path", member("/a/1.npy", THREE), error=["a path that leads out of it"]),
+    tar("with a copy by another path", member("./0.npy", THREE),
+        error=["two samples 'a.tar/0.npy'"]),
     tar("with a sparse file", member("2.npy", type=tarfile.GNUTYPE_SPARSE), error=["'2.npy'"]),
     tar("with an empty file", member("2.npy"), left=["empty"]),
     tar("with a damaged file", member("2.npy", THREE[:-2]), left=["truncated"]),
+    tar("that is empty", nothing, change=lambda _: b"", error=["it is empty"]),
+    tar("that is none", nothing, change=lambda _: b"no tar" * 100,
+        error=["cannot be read as a tar file"]),
+    tar("cut in a header", nothing, change=lambda content: content[:1124], error=["cut"]),
     tar("cut in a file", nothing, change=lambda content: content[:1100], error=["cut", "'0.npy'"]),
     tar("cut behind a file", nothing, change=lambda content: content[:2048],
         error=["cut", "'1.npy'"]),
@@ -274,6 +288,7 @@ PREDICTED = {"labels": "field", "label_field": "x", "label_kind": "value"}
 PRICES = pa.array([Decimal("1.50"), Decimal("2.25")])
 ROWS = [
     *rows("a dictionary of numbers", pa.array([5, 7, 5]).dictionary_encode(), [5, 7, 5]),
+    *rows("a dictionary of texts", pa.array(["a", "b", "a"]).dictionary_encode(), ["a", "b", "a"]),
     *rows("a dictionary of fractions", pa.array([1.5, None]).dictionary_encode(), [1.5],
           left=[NONE]),
     *rows("a dictionary of bytes", pa.array([b"a", b"\xff"]).dictionary_encode(), [b"a", b"\xff"]),
@@ -327,6 +342,8 @@ def coded(*texts: Any) -> pa.Table:
 
 PAIR = [pa.array([1, 2]), pa.array([3, 4])]
 FEATURES = {"huggingface": b'{"info": {"features": [1]}}'}
+CLASSES = {"huggingface": json.dumps(
+    {"info": {"features": {"y": {"_type": "ClassLabel", "names": ["cat", "dog"]}}}})}  # fmt: skip
 PARQUET = [
     ("dictionaries of row groups", table_file(coded("a", "b"), coded("c", "a")),
      {"values": {"x": ["a", "b", "c", "a"]}}),
@@ -344,6 +361,10 @@ PARQUET = [
      {"values": {"x": [0.0, 1e308, -1e308]}}),
     ("features that are none", table_file(pa.table({"x": [1]}).replace_schema_metadata(FEATURES)),
      {"error": ["Hugging Face", "a.parquet"], "dataset": {"labels": "auto"}}),
+    ("a class that is none",
+     table_file(pa.table({"x": [1, 2], "y": [0, -1]}).replace_schema_metadata(CLASSES)),
+     {"error": ["row 1: the label is -1, which is none of the classes"],
+      "dataset": {"labels": "auto"}}),
     ("pandas that says nothing",
      table_file(pa.table({"x": [1]}).replace_schema_metadata({"pandas": b"{"})),
      {"values": {"x": [1]}}),
