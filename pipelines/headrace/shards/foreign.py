@@ -241,7 +241,7 @@ def _read_bytes(dataset: h5py.Dataset, rows: NDArray[np.int64]) -> int:
 
 
 def _reach(dataset: h5py.Dataset) -> tuple[int, int]:
-    """Return the additional rows that one read may include, and the most rows of one read."""
+    """Return how many more rows one read may include, and the most rows of a read."""
     row_bytes = _row_bytes(dataset)
     span = max(_RUN_BYTES // row_bytes, 1)
     if dataset.chunks is None:

@@ -141,10 +141,8 @@ class RowSource(Source):
         """
         for start, stop, columns in self.read_columns(refs, by_size=True):
             some = refs[start:stop]
-            is_table = isinstance(some, SampleTable)
-            yield from samples_of(
-                some.iter_paths() if is_table else [ref.path for ref in some], columns
-            )
+            paths = some.iter_paths() if isinstance(some, SampleTable) else [r.path for r in some]
+            yield from samples_of(paths, columns)
             del columns  # before the next are read
 
     def read_columns(
@@ -184,8 +182,11 @@ class RowSource(Source):
         order = np.lexsort((numbers, parts, of))
         changes = (np.diff(of[order]) != 0) | (np.diff(parts[order]) != 0)
         found: dict[str, ColumnOfRows] = {}
+        files: dict[int, tuple[str, str]] = {}
         for at in np.split(order, np.flatnonzero(changes) + 1):
-            path, version = _file_of(refs[int(at[0])])
+            if (number := int(of[at[0]])) not in files:
+                files[number] = _file_of(refs[int(at[0])])
+            path, version = files[number]
             with self._naming(path):
                 rows = self._opened(path, version)
                 for piece, columns in rows.pieces(self.fields, int(parts[at[0]]), numbers[at]):
