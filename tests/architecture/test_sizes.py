@@ -28,7 +28,7 @@ BUDGETS = {
     "headrace/recipe": 5872,
     "headrace/report": 122,
     "headrace/runs": 3421,
-    "headrace/shards": 2792,
+    "headrace/shards": 2796,
     "headrace/site_check": 664,
     "headrace/staging": 1962,
     "headrace/status": 2372,
