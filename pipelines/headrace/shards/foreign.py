@@ -30,7 +30,7 @@ _DAMAGE = (
     OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError, MemoryError,
     SystemError,
 )  # fmt: skip
-"""h5py's errors for invalid HDF5; `MemoryError` for absurd sizes, `SystemError` by its callbacks."""
+"""h5py's errors for invalid HDF5; `MemoryError` for absurd sizes, `SystemError` by callbacks."""
 
 
 @dataclass(frozen=True, kw_only=True)
