@@ -121,7 +121,7 @@ class RowSource(Source):
                 check_container(file, name, rows, self.chosen, types)
                 if any(rows.parts.values()):
                     found[f"{file.path}#"] = self._rows_of(file, name, rows)
-                    self.notes = self.notes or tuple(self._informed(rows))
+                    self.notes = self.notes or tuple(self._informed(file))
             if check is not None:
                 check()
         tables = [found[path] for path in sorted(found)]
@@ -232,20 +232,21 @@ class RowSource(Source):
         ]
         return table
 
-    def _informed(self, rows: RowContainer) -> list[ColumnNote]:
+    def _informed(self, file: StoredFile) -> list[ColumnNote]:
         """Return what people should know of the columns; nothing if the rows cannot be read."""
-        work = partial(self._notes_on, rows)
+        work = partial(self._notes_on, file)
         return inform(None, "notes on columns", lambda: [*work()], list, None) or []
 
-    def _notes_on(self, rows: RowContainer) -> Iterator[ColumnNote]:
-        """Yield notes on the fields, by the first rows of a container."""
-        part, num_rows = next(iter(rows.parts.items()))
+    def _notes_on(self, file: StoredFile) -> Iterator[ColumnNote]:
+        """Yield notes on the fields, by the first rows of a container, opened for these alone."""
         looked = tuple(each for each in self.fields if each.kind in ("text", "value"))
         found: dict[str, list[Any]] = {each.name: [] for each in looked}
-        for _, columns in rows.pieces(looked, part, np.arange(min(num_rows, LOOKED_AT))):
-            for field, column in zip(looked, columns, strict=True):
-                there = [row for row in range(len(column.values)) if row not in column.wrong]
-                found[field.name] += map(column.value, there)
+        with self.open_rows(file.path, file.version) as rows:
+            part, num_rows = next(iter(rows.parts.items()))
+            for _, columns in rows.pieces(looked, part, np.arange(min(num_rows, LOOKED_AT))):
+                for field, column in zip(looked, columns, strict=True):
+                    there = [row for row in range(len(column.values)) if row not in column.wrong]
+                    found[field.name] += map(column.value, there)
         for field in self.fields:
             values = found.get(field.name, [])
             yield from self.type_notes(field, values)
