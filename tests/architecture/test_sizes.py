@@ -23,7 +23,7 @@ BUDGETS = {
     "headrace/leases": 409,
     "headrace/ledger": 2239,
     "headrace/objects": 1486,
-    "headrace/packing": 8074,
+    "headrace/packing": 8073,
     "headrace/processes": 1452,
     "headrace/recipe": 5872,
     "headrace/report": 122,

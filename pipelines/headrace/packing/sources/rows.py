@@ -121,7 +121,7 @@ class RowSource(Source):
                 check_container(file, name, rows, self.chosen, types)
                 if any(rows.parts.values()):
                     found[f"{file.path}#"] = self._rows_of(file, name, rows)
-                    self.notes = self.notes or tuple(self._informed(file))
+                    self.notes = self.notes or tuple(self._informed(file, rows.parts))
             if check is not None:
                 check()
         tables = [found[path] for path in sorted(found)]
@@ -232,17 +232,16 @@ class RowSource(Source):
         ]
         return table
 
-    def _informed(self, file: StoredFile) -> list[ColumnNote]:
+    def _informed(self, file: StoredFile, parts: Mapping[int, int]) -> list[ColumnNote]:
         """Return what people should know of the columns; nothing if the rows cannot be read."""
-        work = partial(self._notes_on, file)
+        work = partial(self._notes_on, file, *next(iter(parts.items())))
         return inform(None, "notes on columns", lambda: [*work()], list, None) or []
 
-    def _notes_on(self, file: StoredFile) -> Iterator[ColumnNote]:
-        """Yield notes on the fields, by the first rows of a container, opened for these alone."""
+    def _notes_on(self, file: StoredFile, part: int, num_rows: int) -> Iterator[ColumnNote]:
+        """Yield notes on the fields, by the first rows of a part; its container is opened anew."""
         looked = tuple(each for each in self.fields if each.kind in ("text", "value"))
         found: dict[str, list[Any]] = {each.name: [] for each in looked}
         with self.open_rows(file.path, file.version) as rows:
-            part, num_rows = next(iter(rows.parts.items()))
             for _, columns in rows.pieces(looked, part, np.arange(min(num_rows, LOOKED_AT))):
                 for field, column in zip(looked, columns, strict=True):
                     there = [row for row in range(len(column.values)) if row not in column.wrong]
