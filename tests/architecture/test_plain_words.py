@@ -33,7 +33,6 @@ MOST = {
     "headrace/processes": 1,
     "headrace/recipe": 7,
     "headrace/runs": 1,
-    "headrace/shards": 2,
     "headrace/site_check": 2,
     "headrace/staging": 2,
     "headrace/status": 1,

@@ -55,6 +55,7 @@ class Odd:
         if self.error:
             with pytest.raises(HeadraceError) as caught:
                 packed_values(source, folder, options, self.packing)
+            str(caught.value).encode()  # it can be printed
             assert [text for text in self.error if text not in str(caught.value)] == [], (
                 caught.value
             )

@@ -16,8 +16,7 @@ from headrace.files.manifest import Manifest
 from headrace.objects.store import read_manifest_at
 from headrace.packing.division import SourceListing, with_classes
 from headrace.packing.pack_shard import PackedShard
-from headrace.packing.packing_plan import FirstNumbers, PackPlan
-from headrace.packing.planned_shard import PlannedShard
+from headrace.packing.packing_plan import FirstNumbers, PackPlan, PlannedShard
 from headrace.packing.sample_table import SampleTable, shown
 from headrace.packing.target import PackTarget, packed_dataset
 from headrace.recipe.dataset import DatasetSpec

@@ -20,9 +20,8 @@ from headrace.errors import UnreadableError
 from headrace.fields.array import plain_header
 from headrace.files.manifest import LengthStatistics, Quarantined
 from headrace.packing import statistics
-from headrace.packing.convert import Converter, FieldColumn, as_bytes
-from headrace.packing.fields import FieldRule
-from headrace.packing.planned_shard import PlannedShard
+from headrace.packing.fields import FieldColumn, FieldRule, as_bytes
+from headrace.packing.packing_plan import PlannedShard
 from headrace.packing.sample_table import SampleTable
 from headrace.packing.samples import Source, Unreadable, Values
 from headrace.packing.sources.folder import FolderSource
@@ -50,14 +49,13 @@ class BlockCollector:
         self.class_counts: Counter[int] = Counter()
         self.quarantined: list[Quarantined] = []
         self._plan = plan
-        self._converters = [(rule.info.name, Converter(rule)) for rule in rules]
-        self._names = [name for name, _ in self._converters]
+        self._rules = {rule.info.name: rule for rule in rules}
         self._moments = {
             rule.info.name: SampledMoments(rule.info, plan.every[rule.info.name])
             for rule in rules
             if rule.info.name in plan.every
         }
-        fixed = all(converter.is_fixed for _, converter in self._converters)
+        fixed = all(rule.is_fixed for rule in rules)
         self._row_bytes = sum(rule.fixed_bytes for rule in rules) if fixed else 0
         self._start_block()
 
@@ -79,7 +77,7 @@ class BlockCollector:
     def _of_files(self, source: FolderSource, refs: SampleTable) -> Iterator[Block]:
         """Blocks of `.npy` files, taken at once where they differ in their values only."""
         folder, one_by_one = source.folder, source.read(refs)
-        uniform = UniformNpyReader(folder, self._converters[0][1]) if folder else None
+        uniform = UniformNpyReader(folder, *self._rules.values()) if folder else None
         for start, stop in _cuts(refs.numbers("bytes")):
             some = refs[start:stop]
             column = uniform.read(some) if uniform else None
@@ -96,10 +94,10 @@ class BlockCollector:
         for start, stop, columns in source.read_columns(refs):
             found = {
                 name: replace(columns[name], values=values)
-                for name, converter in self._converters
-                if (values := converter.takes(columns[name].values)) is not None
+                for name, rule in self._rules.items()
+                if (values := rule.takes(columns[name].values)) is not None
             }
-            if len(found) < len(self._converters):
+            if len(found) < len(self._rules):
                 yield from self._full(start, samples_of(refs[start:stop].iter_paths(), columns))
             else:
                 yield from self._of_columns(start, stop, {name: found[name] for name in columns})
@@ -117,7 +115,7 @@ class BlockCollector:
         for row, reason in sorted(why.items()):
             self._leave_out(start + row, reason)
         kept = np.delete(np.arange(stop - start), list(why))
-        rows = [np.asarray(columns[name].values) for name in self._names]
+        rows = [np.asarray(columns[name].values) for name in self._rules]
         if why:
             rows = [each[kept] for each in rows]
         full = min(_BLOCK_SAMPLES, -(-_BLOCK_BYTES // self._row_bytes))
@@ -151,12 +149,12 @@ class BlockCollector:
 
     def _add(self, position: int, path: str, values: Values) -> bool:
         """Convert a sample, or leave it out; whether the block is full."""
-        for number, (name, converter) in enumerate(self._converters):
+        for number, (name, rule) in enumerate(self._rules.items()):
             try:
-                converter.add(path, values[name], self._columns[number])
+                rule.add(path, values[name], self._columns[number])
             except UnreadableError as error:
                 self._undo(number)
-                prefix = f"{name}: " if len(self._converters) > 1 else ""
+                prefix = f"{name}: " if len(self._rules) > 1 else ""
                 self._leave_out(position, f"{prefix}{error}")
                 return False
             self._num_bytes += len(self._columns[number].items[-1])
@@ -175,7 +173,7 @@ class BlockCollector:
 
     def _start_block(self) -> None:
         self._positions: list[int] = []
-        self._columns = [FieldColumn() for _ in self._converters]
+        self._columns = [FieldColumn() for _ in self._rules]
         self._num_bytes = 0
 
     def _block(self) -> Block:
@@ -184,8 +182,8 @@ class BlockCollector:
         joined: list[Buffer | None] = [column.joined for column in self._columns]
         shapes = {
             name: column.shapes
-            for (name, converter), column in zip(self._converters, self._columns, strict=True)
-            if converter.rule.info.ndim is not None
+            for (name, rule), column in zip(self._rules.items(), self._columns, strict=True)
+            if rule.info.ndim is not None
         }
         self._count()
         first, stop = positions[0], positions[-1] + 1
@@ -209,10 +207,10 @@ class BlockCollector:
         return block
 
     def _count(self) -> None:
-        for (name, converter), column in zip(self._converters, self._columns, strict=True):
+        for (name, rule), column in zip(self._rules.items(), self._columns, strict=True):
             self.encodings.setdefault(name, set()).update(column.encodings)
             self.changes.setdefault(name, Counter()).update(chain(*column.changes))
-            if converter.rule.info.layout == "ragged":
+            if rule.info.layout == "ragged":
                 found = statistics.lengths(np.fromiter(map(len, column.items), dtype=np.int64))
                 before = self.lengths.get(name)
                 self.lengths[name] = statistics.merge_lengths([before, found]) if before else found
@@ -237,9 +235,9 @@ def _cuts(sizes: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 class UniformNpyReader:
     """Takes the arrays of whole files at once; `None` says that they must be read one by one."""
 
-    def __init__(self, folder: Path, converter: Converter) -> None:
+    def __init__(self, folder: Path, rule: FieldRule) -> None:
         self.folder = folder
-        self._converter = converter
+        self._rule = rule
         self._header = b""
         self._num_bytes = 0
         self._shapes: list[tuple[int, ...]] = []
@@ -282,10 +280,10 @@ class UniformNpyReader:
         """Learn the header of a file; whether it may speak for others."""
         self._num_bytes, self._slots = 0, FileSlots(b"", 0, 0)
         plain = plain_header(beginning, num_bytes)
-        if plain is None or not self._converter.fits(plain[1]):
+        if plain is None or not self._rule.fits(plain[1]):
             return False
         (self._header, array), self._num_bytes = plain, num_bytes
-        self._shapes = [array.shape] if self._converter.rule.info.ndim is not None else []
+        self._shapes = [array.shape] if self._rule.info.ndim is not None else []
         return True
 
 

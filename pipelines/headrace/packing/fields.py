@@ -1,23 +1,59 @@
-"""How each field of a source is kept in the shards: rules, from the recipe and one example."""
+"""How each field of a source is kept in the shards: rules, from the recipe and one example.
+
+A rule brings values of a source to the bytes of a shard: as they are, or decoded and in shape.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import RecipeError, nearest
-from headrace.fields.field_kind import Kind, kind_named, kinds_with, options_of_kinds
-from headrace.files.manifest import FieldInfo
-from headrace.packing.samples import SourceField
+from headrace.errors import DataError, RecipeError, UnreadableError, nearest
+from headrace.fields.exact import exact
+from headrace.fields.field_kind import (
+    Decoded,
+    Encoded,
+    Kind,
+    Value,
+    kind_named,
+    kinds_with,
+    options_of_kinds,
+)
+from headrace.files.manifest import FieldInfo, Quarantined
+from headrace.packing.sample_table import SampleRef
+from headrace.packing.samples import Source, SourceField, Unreadable
 from headrace.recipe.dataset import PackField, PackSpec
+from headrace.shards.shard_layout import Buffer
+
+NUM_TRIED = 100
+"""Samples that are tried; one must be readable, so that shapes and dtypes are known."""
 
 _CHUNK_BYTES = 4 * 2**10
 _MAX_CHUNK_BYTES = 16 * 2**20
+_NUM_SHOWN = 5
+
+
+@dataclass
+class FieldColumn:
+    """One field of a block of samples."""
+
+    items: list[Buffer] = field(default_factory=list)
+    """Bytes of each sample."""
+    shapes: list[tuple[int, ...]] = field(default_factory=list)
+    """Its shape, in a ragged field of arrays."""
+    encodings: set[str] = field(default_factory=set)
+    """Encodings met, of values that stay encoded."""
+    changes: list[tuple[str, ...]] = field(default_factory=list)
+    """What differs from the file of each sample that was converted by itself."""
+    joined: Buffer | None = None
+    """The bytes of all samples, where these lie one after the other in memory that is used again
+    for the next block."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,62 +74,177 @@ class FieldRule:
     growth: float = 1.0
     """Bytes in the shard by byte in the source."""
 
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the elements in the shards."""
+        return np.dtype(self.info.dtype)
+
     @property
     def fixed_bytes(self) -> int:
         """Bytes that every sample takes in a shard, besides those that vary."""
         if self.info.layout == "fixed":
-            return math.prod(self.info.shape) * np.dtype(self.info.dtype).itemsize
+            return math.prod(self.info.shape) * self.dtype.itemsize
         return 8 + 8 * (self.info.ndim or 0)
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether values are numbers of one shape, kept as they are."""
+        return (
+            self.info.layout == "fixed"
+            and self.kind.is_plain
+            and self.options.dtype in (None, self.info.dtype)
+        )
 
-def first_rules(fields: Sequence[SourceField], pack: PackSpec) -> tuple[FieldRule, ...]:
-    """Rules before an example is known: without shapes, and dtypes only where they are given."""
-    names = [each.name for each in fields]
-    for name in pack.fields:
-        if name not in names:
-            raise RecipeError(
-                f"pack.fields names '{name}', which the source does not have",
-                f"{nearest(name, names)} Fields found: {', '.join(names)}.",
+    def add(self, path: str, value: Value, column: FieldColumn) -> None:
+        """Convert one value.
+
+        Raises:
+            UnreadableError: It is damaged; the column is as before.
+            DataError: It has another shape, dtype or rate than the example.
+        """
+        if not self.decode:
+            encoded = Encoded(*self.kind.encode(value, self.info.dtype, check=self.check))
+            column.items.append(encoded.content)
+            column.encodings |= {encoded.encoding} - {""}
+            column.changes.append(encoded.changes)
+            return
+        array, rate, changes = self.decoded(value)
+        kept_rate = self.info.sample_rate
+        if kept_rate is not None and rate is not None and rate != kept_rate:
+            raise DataError(
+                f"A sound has {rate:,} samples a second, '{self.example}' has {kept_rate:,}",
+                f"Set pack.fields.{self.info.name}.sample_rate.",
             )
-    return tuple(_first_rule(each, pack) for each in fields)
+        if self.example and not self.fits(array):
+            raise self._misfit(path, array)
+        column.items.append(as_bytes(array))
+        if self.info.ndim is not None:
+            column.shapes.append(array.shape)
+        column.changes.append(changes)
 
+    def takes(self, rows: NDArray[Any] | list[Any]) -> NDArray[Any] | None:
+        """Return the rows of a column, `(num_rows, *shape)`, in the dtype of the field.
 
-def with_example(
-    rule: FieldRule, example: NDArray[Any] | None, path: str, num_bytes: int, rate: int | None
-) -> FieldRule:
-    """The rule with shape and dtype taken from an example."""
-    if example is None:
-        return replace(rule, example=path, example_bytes=num_bytes)
-    mixed = rule.options.mixed or rule.kind.mixed
-    update: dict[str, object] = {
-        "dtype": example.dtype.name, "sample_rate": rate, "encoding": "raw",
-    }  # fmt: skip
-    if mixed == "ragged":
-        update |= {"layout": "ragged", "ndim": example.ndim}
-    else:
-        update |= {"layout": "fixed", "shape": example.shape}
-    if rule.options.codec != "none":
+        None if they must be converted one by one.
+        """
+        if isinstance(rows, list) or rows.shape[1:] != self.info.shape:
+            return None
+        if rows.dtype == self.dtype or self.options.dtype is None:
+            return rows if rows.dtype == self.dtype else None
+        try:
+            return exact(rows, self.dtype)
+        except UnreadableError:
+            return None
+
+    def decoded(self, value: Value) -> Decoded:
+        """Return the array that a value is kept as."""
+        found = Decoded(*self.kind.to_array(value, self.options))
+        return found._replace(array=exact(found.array, self.options.dtype or found.array.dtype))
+
+    def fits(self, array: NDArray[Any]) -> bool:
+        """Return whether an array has the shape and dtype of the example."""
+        ragged = self.info.layout == "ragged"
+        return array.dtype == self.dtype and (
+            array.ndim == self.info.ndim if ragged else array.shape == self.info.shape
+        )
+
+    def with_example(self, path: str, value: Value) -> FieldRule:
+        """Return the rule with shape and dtype taken from a sample; errors as `add`."""
+        column, info = FieldColumn(), self.info
+        self.add(path, value, column)
+        if not self.decode:
+            return replace(self, example=path, example_bytes=len(column.items[0]))
+        array, rate, _ = self.decoded(value)
+        options, mixed = self.options, self.options.mixed or self.kind.mixed
+        update: dict[str, object] = {
+            "dtype": array.dtype.name, "sample_rate": rate, "encoding": "raw",
+        }  # fmt: skip
         if mixed == "ragged":
-            name = rule.info.name
-            raise RecipeError(
-                f"pack.fields.{name}.codec is '{rule.options.codec}', but '{name}' is of varying "
-                "shape",
-                "Codecs are for fields of one shape: leave it out.",
-            )
-        chunk = chunk_samples(example.nbytes, rule.options.chunk_samples)
-        update |= {"codec": rule.options.codec, "chunk_samples": chunk}
-    options = rule.options
-    if mixed == "resize" and options.resize is None:
-        height, width = example.shape[:2]
-        options = options.model_copy(update={"resize": (int(height), int(width))})
-    return replace(
-        rule,
-        info=rule.info.model_copy(update=update),
-        options=options,
-        example=path,
-        example_bytes=example.nbytes,
-        growth=max(1.0, example.nbytes / num_bytes) if num_bytes else 1.0,
+            update |= {"layout": "ragged", "ndim": array.ndim}
+        else:
+            update |= {"layout": "fixed", "shape": array.shape}
+        if options.codec != "none":
+            if mixed == "ragged":
+                raise RecipeError(
+                    f"pack.fields.{info.name}.codec is '{options.codec}', but '{info.name}' is of "
+                    "varying shape",
+                    "Codecs are for fields of one shape: leave it out.",
+                )
+            chunk = chunk_samples(array.nbytes, options.chunk_samples)
+            update |= {"codec": options.codec, "chunk_samples": chunk}
+        if mixed == "resize" and options.resize is None:
+            height, width = array.shape[:2]
+            options = options.model_copy(update={"resize": (int(height), int(width))})
+        num_bytes = len(value) if isinstance(value, bytes) else int(getattr(value, "nbytes", 0))
+        return replace(
+            self,
+            info=info.model_copy(update=update),
+            options=options,
+            example=path,
+            example_bytes=array.nbytes,
+            growth=max(1.0, array.nbytes / num_bytes) if num_bytes else 1.0,
+        )
+
+    def _misfit(self, path: str, array: NDArray[Any]) -> DataError:
+        info = self.info
+        expected = f"{info.ndim} axes" if info.layout == "ragged" else str(info.shape)
+        return DataError(
+            f"'{path}' has shape {array.shape} {array.dtype}, '{self.example}' has {expected} "
+            f"{info.dtype}",
+            self._way_out(array),
+        )
+
+    def _way_out(self, array: NDArray[Any]) -> str:
+        info = self.info
+        if array.dtype.name != info.dtype:
+            return f"Make all of equal dtype, or set pack.fields.{info.name}.dtype."
+        other_axes = array.ndim != (info.ndim or len(info.shape))
+        if way := self.kind.way_out(info.name, other_axes=other_axes):
+            return way
+        if info.layout == "ragged":
+            return "Make all of equally many axes."
+        return f"Make all of equal shape, or set pack.fields.{info.name}.mixed to 'ragged'."
+
+
+def field_rules(
+    name: str, source: Source, refs: Sequence[SampleRef], pack: PackSpec
+) -> tuple[FieldRule, ...]:
+    """Return how each field is kept, shapes taken from the first sample that can be read.
+
+    Returns:
+        Rules in the order of the source's fields, but `label` last.
+    """
+    rules = sorted(_first_rules(source.fields, pack), key=lambda rule: rule.info.name == "label")
+    bad: list[Quarantined] = []
+    for ref in refs[:NUM_TRIED]:
+        (values,) = source.read([ref])  # one by one: the first one is mostly all that is needed
+        if isinstance(values, Unreadable):
+            bad.append(Quarantined(path=ref.path, reason=values.reason))
+            continue
+        try:
+            return tuple(rule.with_example(ref.path, values[rule.info.name]) for rule in rules)
+        except UnreadableError as error:
+            bad.append(Quarantined(path=ref.path, reason=str(error)))
+    raise DataError(
+        f"None of the first {len(bad)} samples in {name} can be read: {describe(bad)}",
+        "Repair or remove these files or rows, name what stands for missing values in "
+        "dataset.missing, or narrow dataset.include.",
     )
+
+
+def describe(quarantined: Sequence[Quarantined]) -> str:
+    """Return the first samples that were left out, with reasons."""
+    shown = "; ".join(f"{item.path}: {item.reason}" for item in quarantined[:_NUM_SHOWN])
+    more = len(quarantined) - _NUM_SHOWN
+    return shown + (f"; and {more:,} more" if more > 0 else "")
+
+
+def as_bytes(array: NDArray[Any]) -> Buffer:
+    """Return the bytes of an array in C order and little-endian; shared with it if possible."""
+    if not array.size:
+        return b""
+    little_endian = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    return np.ascontiguousarray(little_endian).reshape(-1).view(np.uint8).data
 
 
 def chunk_samples(sample_bytes: int, wanted: int | None = None) -> int:
@@ -103,6 +254,18 @@ def chunk_samples(sample_bytes: int, wanted: int | None = None) -> int:
     """
     most = _MAX_CHUNK_BYTES if wanted else _CHUNK_BYTES
     return max(1, min(most // max(1, sample_bytes), wanted or most))
+
+
+def _first_rules(fields: Sequence[SourceField], pack: PackSpec) -> list[FieldRule]:
+    """Return rules before an example is known: without shapes, dtypes only where given."""
+    names = [each.name for each in fields]
+    for name in pack.fields:
+        if name not in names:
+            raise RecipeError(
+                f"pack.fields names '{name}', which the source does not have",
+                f"{nearest(name, names)} Fields found: {', '.join(names)}.",
+            )
+    return [_first_rule(each, pack) for each in fields]
 
 
 def _first_rule(given: SourceField, pack: PackSpec) -> FieldRule:

@@ -26,10 +26,8 @@ from headrace.files.manifest import (
 from headrace.files.manifest_file import content_fingerprint
 from headrace.packing import statistics
 from headrace.packing.blocks import BlockCollector
-from headrace.packing.convert import describe
-from headrace.packing.fields import FieldRule
-from headrace.packing.packing_plan import PackPlan
-from headrace.packing.planned_shard import PlannedShard
+from headrace.packing.fields import FieldRule, describe
+from headrace.packing.packing_plan import PackPlan, PlannedShard
 from headrace.packing.reading import noted
 from headrace.packing.samples import Access, Fields
 from headrace.packing.sources.open import open_source

@@ -27,8 +27,7 @@ from headrace.packing.append import (
     together,
 )
 from headrace.packing.column_notes import note_texts
-from headrace.packing.convert import NUM_TRIED, field_rules
-from headrace.packing.fields import FieldRule
+from headrace.packing.fields import NUM_TRIED, FieldRule, field_rules
 from headrace.packing.opened_source import ListedSource, OpenedSource
 from headrace.packing.pack_shard import (
     PackedShard,
@@ -38,8 +37,7 @@ from headrace.packing.pack_shard import (
     merge,
     pack_shard,
 )
-from headrace.packing.packing_plan import PackPlan, make_plan, settings_key
-from headrace.packing.planned_shard import PlannedShard
+from headrace.packing.packing_plan import PackPlan, PlannedShard, make_plan, settings_key
 from headrace.packing.reading import noting, reading
 from headrace.packing.target import PackTarget, packed_dataset
 from headrace.shards.writer import remove_temporary

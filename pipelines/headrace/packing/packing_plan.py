@@ -1,29 +1,39 @@
-"""What packing will do: pure functions from samples, labels and recipe to frozen records."""
+"""What packing will do: pure functions from samples, labels and recipe to frozen records.
+
+Workers find the plan of a shard in a file of an Arrow table.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
+from pydantic import Field
 
+from headrace.errors import StepError
+from headrace.files.atomic import read_bytes, replacing
+from headrace.files.machine import told_when_full
 from headrace.files.manifest import ColumnNote, FieldInfo, Quarantined
 from headrace.objects.protocol import StoredFile
 from headrace.packing.division import SourceListing, folds_of, shards_of, split_samples
 from headrace.packing.fields import FieldRule
-from headrace.packing.planned_shard import PlannedShard
 from headrace.packing.sample_table import SampleTable
 from headrace.packing.splits import ranks
 from headrace.packing.statistics import every_of
 from headrace.recipe.dataset import TRAIN, DatasetSpec, PackSpec
+from headrace.record import Record
 from headrace.shards.format import HEADER_BYTES, SHARD_FORMAT
 
 LABEL = FieldInfo(name="label", dtype="int64", layout="fixed")
 """The field of class indices."""
 
+_HEAD = b"shard"  # key of the metadata of a planned shard
 _FIXED_BYTES = 8 + 8 + 8  # sample_id, checksum, offset of the source path
 _HASHED_SAMPLES = 2**14  # samples that are hashed at once
 _DATASET_KEYS = {
@@ -34,6 +44,77 @@ _LATER_KEYS = {"missing", "encoding", "split_folders"}
 _PACK_KEYS = set(PackSpec.model_fields) - {"append", "max_quarantined", "target"}
 _NOT_HASHED: dict[str, Any] = {"fields": {"__all__": {"orientation"}}}
 """Images that may be turned are part of the code of a listing."""
+
+
+class PlannedShard(Record, arbitrary_types_allowed=True):
+    """One shard: which samples it holds, in which order."""
+
+    file: str
+    """Path relative to the dataset's folder, as in `shards/train-00000.h5`."""
+    split: str
+    fold: int | None = None
+    """Fold of all its samples; null when the split has no folds."""
+    first_sample_id: int
+    """`sample_id` of the first sample; the others follow."""
+    every: dict[str, int]
+    """By field of fixed shape: one in how many elements counts for its statistics; a field that is
+    absent has none."""
+    num_bytes: int
+    """Upper bound of the size of the file."""
+    listed: SampleTable = Field(exclude=True)
+    """Its samples as the source lists them, perhaps among others."""
+    places: Any = Field(default=None, exclude=True)
+    """Indices of its samples in `listed`, in their order; None for all."""
+
+    @property
+    def num_samples(self) -> int:
+        """Samples to pack."""
+        return len(self.listed if self.places is None else self.places)
+
+    @property
+    def samples(self) -> SampleTable:
+        """The samples; a plan that is not read from a file copies them at each call."""
+        return self.listed if self.places is None else self.listed.take(self.places)
+
+    def write(self, path: Path) -> None:
+        """Write the plan to a file.
+
+        Raises:
+            StorageFullError: The disk is full.
+        """
+        import pyarrow as pa
+
+        table = self.samples.compact().table
+        table = table.replace_schema_metadata({_HEAD: self.model_dump_json()})
+        with (
+            told_when_full(path.parent, table.nbytes),
+            replacing(path) as file,
+            pa.ipc.new_file(file, table.schema) as writer,
+        ):
+            writer.write_table(table)
+
+    @classmethod
+    def read(cls, path: Path) -> PlannedShard | None:
+        """Return the plan in a file; None if the file does not exist.
+
+        Raises:
+            StepError: The file is damaged, or of an earlier release.
+        """
+        import pyarrow as pa
+
+        content = read_bytes(path)
+        if content is None:
+            return None
+        try:
+            table = pa.ipc.open_file(pa.BufferReader(content)).read_all()
+            return cls.model_validate(
+                {**json.loads(table.schema.metadata[_HEAD]), "listed": SampleTable(table)}
+            )
+        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+            raise StepError(
+                f"The plan {path} is damaged, or an earlier release wrote it: {error!r}",
+                "Pack without pack.append, which makes a new dataset.",
+            ) from error
 
 
 @dataclass(frozen=True, kw_only=True)

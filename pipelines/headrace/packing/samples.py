@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from headrace.fields.field_kind import Value
 from headrace.files.manifest import ColumnNote
-from headrace.objects.protocol import StoredFile
+from headrace.objects.protocol import Check, StoredFile
 from headrace.packing.sample_table import SampleRef, SampleTable
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site, StoreOptions
@@ -33,6 +34,10 @@ class SourceField:
     """numpy name of the dtype of a `value`, such as `float32`; empty for other kinds."""
     encoding: str = ""
     """Encoding where the source knows it for all samples, such as `json` for text; else empty."""
+    column: str = field(default="", compare=False)
+    """Its column in the containers of rows."""
+    type: str = field(default="", compare=False)
+    """Type of that column, as the container calls it."""
 
 
 Fields: TypeAlias = tuple[SourceField, ...]
@@ -71,44 +76,37 @@ NOTHING = Access()
 """Local folders and no code."""
 
 
-class Source(Protocol):
+class Source(ABC):
     """Raw samples of one form.
 
     `list_samples` is called once, where the plan is made. Workers open the source again with the
     fields that the listing found (`headrace.packing.sources.open.open_source`), and call `read`.
     """
 
-    @property
-    def fields(self) -> Fields:
-        """Fields of a sample, in order; known after `list_samples`, or from the opening."""
+    fields: Fields
+    """Fields of a sample, in order; known after `list_samples`, or from the opening."""
+    classes: tuple[str, ...] = ()
+    """Class names in the source's own order, known after the listing; empty: order by name."""
+    notes: tuple[str | ColumnNote, ...] = ()
+    """How the samples were found, for people; known after the listing."""
+    sequential = False
+    """Whether shards should hold neighbours, as these are much cheaper to read together.
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Class names in the source's own order, known after the listing; empty: order by name."""
+    So are rows of Parquet, Arrow and compressed HDF5 files."""
+    quarantined: Sequence[Unreadable] = ()
+    """Samples that the listing leaves out, as they have no class, group or split."""
 
-    @property
-    def notes(self) -> tuple[str | ColumnNote, ...]:
-        """How the samples were found, for people; known after the listing."""
-
-    @property
-    def sequential(self) -> bool:
-        """Whether shards should hold neighbours, as these are much cheaper to read together.
-
-        So are rows of Parquet, Arrow and compressed HDF5 files.
-        """
-
-    @property
-    def quarantined(self) -> Sequence[Unreadable]:
-        """Samples that the listing leaves out, as they have no class, group or split."""
-
-    def containers(self, check: Callable[[], None] | None = None) -> Sequence[StoredFile]:
-        """The files that hold all samples, whose sizes and versions say whether these changed.
+    def containers(self, check: Check | None = None) -> Sequence[StoredFile]:
+        """Return the files that hold all samples: their sizes and versions show changes.
 
         Empty where samples are files of their own, or no files alone decide what they are.
         """
+        del check
+        return ()
 
-    def list_samples(self, check: Callable[[], None] | None = None) -> SampleTable:
-        """All samples, sorted by path, no path twice.
+    @abstractmethod
+    def list_samples(self, check: Check | None = None) -> SampleTable:
+        """Return all samples, sorted by path, no path twice.
 
         Args:
             check: Called often; may raise to stop.
@@ -118,8 +116,9 @@ class Source(Protocol):
             DataError: Samples, labels or names are wrong.
         """
 
+    @abstractmethod
     def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:
-        """Values of a batch of samples, in the order of `refs`; their bytes are read once.
+        """Yield values of a batch of samples, in the order of `refs`; their bytes are read once.
 
         Raises:
             DataError: A source changed or vanished since it was listed.

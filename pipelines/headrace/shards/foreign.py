@@ -26,8 +26,11 @@ _GAP_ROWS = 16
 _GAP_BYTES = 2**16
 _RUN_BYTES = 2**24
 _ROW_BYTES = 2**26  # most bytes of a row, or of a chunk, that may consist of fill values
-_DAMAGE = (OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError, MemoryError)
-"""h5py's errors for invalid HDF5; `MemoryError` for absurd sizes."""
+_DAMAGE = (
+    OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError, MemoryError,
+    SystemError,
+)  # fmt: skip
+"""h5py's errors for invalid HDF5; `MemoryError` for absurd sizes, `SystemError` by callbacks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,8 +204,9 @@ class ForeignFile:
         try:
             yield
         except _DAMAGE as error:
+            why = error.__cause__ if isinstance(error, SystemError) else error
             raise DataError(
-                f"{self._name} cannot be read as an HDF5 file: {place}{error}",
+                f"{self._name} cannot be read as an HDF5 file: {place}{why}",
                 "Write or copy it again.",
             ) from error
 
@@ -241,7 +245,7 @@ def _read_bytes(dataset: h5py.Dataset, rows: NDArray[np.int64]) -> int:
 
 
 def _reach(dataset: h5py.Dataset) -> tuple[int, int]:
-    """Return the additional rows that one read may include, and the most rows of one read."""
+    """Return how many more rows one read may include, and the most rows of a read."""
     row_bytes = _row_bytes(dataset)
     span = max(_RUN_BYTES // row_bytes, 1)
     if dataset.chunks is None:

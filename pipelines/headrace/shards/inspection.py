@@ -17,26 +17,11 @@ from headrace.objects.store import is_remote, open_store, read_manifest_at
 from headrace.recipe.site import StoreOptions
 from headrace.record import Record
 from headrace.shards import format as names
-from headrace.shards.reader import ShardLayout, ShardReader, read_layout
+from headrace.shards.reader import ArrayPlace, ShardLayout, ShardReader, read_layout
 from headrace.shards.shard_locations import LocalCopy
 
 _SUFFIX = ".h5"  # of the names of shards
 _VALID = "Give the folder of a dataset, or a shard file."
-
-
-class ArraySummary(Record):
-    """One array of a shard."""
-
-    name: str
-    """Path in the HDF5 file."""
-    dtype: str
-    """NumPy dtype."""
-    shape: tuple[int, ...]
-    """Shape of the whole array."""
-    offset: int
-    """First byte in the file."""
-    num_bytes: int
-    """Bytes."""
 
 
 class ShardSummary(Record):
@@ -52,7 +37,7 @@ class ShardSummary(Record):
     """Samples."""
     num_bytes: int
     """Size of the file."""
-    arrays: tuple[ArraySummary, ...]
+    arrays: tuple[ArrayPlace, ...]
     """All arrays, fields first."""
 
 
@@ -133,22 +118,12 @@ def _of_shard(location: str, layout: ShardLayout) -> ShardSummary:
     fields_first = sorted(
         layout.arrays, key=lambda key: (not key.startswith(names.FIELDS_GROUP), key)
     )
-    arrays = [
-        ArraySummary(
-            name=key,
-            dtype=place.dtype,
-            shape=place.shape,
-            offset=place.offset,
-            num_bytes=place.num_bytes,
-        )
-        for key, place in ((key, layout.arrays[key]) for key in fields_first)
-    ]
     return ShardSummary(
         path=location,
         split=layout.split,
         num_samples=layout.num_samples,
         num_bytes=layout.num_bytes,
-        arrays=tuple(arrays),
+        arrays=tuple(map(layout.arrays.__getitem__, fields_first)),
     )
 
 

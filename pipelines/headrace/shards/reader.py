@@ -14,8 +14,10 @@ from typing import Any
 import h5py
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from headrace.errors import ShardError, nearest
+from headrace.record import Record
 from headrace.shards import format as names
 from headrace.shards.chunks import read_rows
 from headrace.shards.format import MEND
@@ -25,23 +27,21 @@ _MOST_GROUPS = 4  # levels of groups
 _DAMAGE = (OSError, LookupError, RuntimeError, TypeError, ValueError, OverflowError, MemoryError)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ArrayPlace:
-    """Position of an array in the file."""
+class ArrayPlace(Record):
+    """An array of a shard, and its position in the file."""
 
+    name: str
+    """Path in the HDF5 file, such as `fields/image`."""
     dtype: str
     """NumPy dtype with byte order, such as `<f4`."""
     shape: tuple[int, ...]
     """Shape of the whole array."""
     offset: int
     """First byte in the file; 0 for a chunked array."""
-    chunk_rows: int = 0
+    num_bytes: int
+    """Bytes."""
+    chunk_rows: int = Field(default=0, exclude=True)
     """Rows in a compressed chunk; 0 if the array is contiguous and can be mapped."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the array."""
-        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,13 +211,17 @@ def _datasets(group: h5py.Group, prefix: str = "") -> Iterator[tuple[str, object
 def _place(path: Path, key: str, item: object) -> ArrayPlace:
     if not isinstance(item, h5py.Dataset):
         raise ShardError(f"The shard {path} is damaged: '{key}' is not an array", MEND)
-    dtype, shape = item.dtype.str, tuple(item.shape)
-    if item.chunks is not None:
-        return ArrayPlace(dtype=dtype, shape=shape, offset=0, chunk_rows=item.chunks[0])
-    offset = item.id.get_offset()
+    offset = item.id.get_offset() if item.chunks is None else 0
     if offset is None and item.size:
         raise ShardError(f"{path}: '{key}' is not contiguous and cannot be mapped")
-    return ArrayPlace(dtype=dtype, shape=shape, offset=offset or 0)
+    return ArrayPlace(
+        name=key,
+        dtype=item.dtype.str,
+        shape=tuple(item.shape),
+        offset=offset or 0,
+        num_bytes=item.size * item.dtype.itemsize,
+        chunk_rows=item.chunks[0] if item.chunks else 0,
+    )
 
 
 def _check_places(path: Path, layout: ShardLayout) -> None:

@@ -46,7 +46,7 @@ class ShardBuilder:
     """Takes blocks of samples; leaving its context without `finish` removes everything.
 
     The folder of `path` must exist; `fields` are in the order of the manifest; `expected` are the
-    sizes, as far as they are known. All methods raise a `StorageFullError` if there is no room.
+    sizes, as far as they are known. All methods raise a `StorageFullError` if the disk is full.
     """
 
     def __init__(

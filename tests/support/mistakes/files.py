@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from shutil import rmtree
 
-from headrace.packing.convert import NUM_TRIED
+from headrace.packing.fields import NUM_TRIED
 from support.hints import Mistake
 from support.source_files import npy, png, wav
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -14,15 +16,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import xxhash
+from PIL import Image
 from pyarrow import compute as pc
 
+from headrace.errors import DataError
 from headrace.fields.field_kind import kind_of_bytes
 from headrace.files.manifest_file import read_manifest
+from headrace.objects.store import LocalStore
 from headrace.packing import blocks
 from headrace.packing.opened_source import OpenedSource
 from headrace.packing.sample_table import SampleRef
 from headrace.packing.samples import Unreadable
 from headrace.packing.sources import listing
+from headrace.packing.sources.open import open_source
 from headrace.packing.sources.row_container import ColumnOfRows
 from headrace.packing.sources.rows import RowSource
 from headrace.recipe.dataset import PackField
@@ -31,6 +37,7 @@ from headrace.shards.inspection import verify_dataset
 from support.packing import MakeContext
 from support.source_files import read_all, spec_of
 from support.source_forms import SOURCES, written
+from support.stores import afar
 
 OF_NUMBERS = ["parquet", "arrow", "hdf5-groups", "numbers"]
 
@@ -99,6 +106,29 @@ def test_a_source_gives_the_same_dataset(
     packed = packs(written(tmp_path / "source", write), dataset, options_of(form))
     assert digest(packed) == expected
     assert_shards_hold_what_is_read(tmp_path / "source", dataset, Path(packed["dataset"]))
+
+
+@pytest.mark.parametrize(
+    ("form", "is_afar"),
+    [*((form, False) for form in SOURCES), *((form, True) for form in ("files", "tar", "parquet"))],
+)
+def test_a_file_that_changes_or_vanishes_while_its_source_is_read(
+    form: str, is_afar: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, dataset, _ = SOURCES[form]
+    folder = written(tmp_path / "source", write)
+    store = afar(folder) if is_afar else LocalStore(str(folder))
+    monkeypatch.setattr("headrace.packing.sources.open.open_store", lambda *_: store)
+    source = open_source(spec_of("s3://bucket/in" if is_afar else folder, **dataset))
+    refs = source.list_samples()
+    path = Path(refs[0].path.rpartition("#")[0] or refs[0].path)
+    name = next(str(each) for each in (path, *path.parents) if (folder / each).is_file())
+    assert list(source.read(refs[:1]))
+    for change, reason in ((lambda: store.write(name, b"other"), "was written to since"),
+                           (lambda: store.delete(name), "is gone since")):  # fmt: skip
+        change()
+        with pytest.raises(DataError, match=f"{re.escape(name)} {reason} the source"):
+            list(source.read(refs[:1]))
 
 
 def half(write: Callable[[Path], None]) -> Callable[[Path], None]:
@@ -191,3 +221,40 @@ def test_the_pack_key_of_many_samples_is_the_same(
     context = make_context(written(tmp_path / "source", write), {"group_field": "who"})
     opened = OpenedSource.of(context.recipe, context.site, context.check)
     assert opened.listed(context.check).key == "2b639090e8bd1349cb992aed077a40cd"
+
+
+def key_of(make_context, source: Path, pack: dict[str, Any] | None = None, **dataset: Any) -> str:
+    context = make_context(source, dataset, pack)
+    return OpenedSource.of(context.recipe, context.site, lambda: None).listed(lambda: None).key[:12]
+
+
+def write(source: Path, suffix: str, *folders: str) -> Path:
+    for number, folder in enumerate(folders):
+        for name in ("1", "2"):
+            path = source / folder / f"{name}{suffix}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("L", (4, 4), number).save(path, "PNG")
+            os.utime(path, ns=(1, 1_000_000 + number))
+    return source
+
+
+KEYS = {
+    "classes": ("887903da5fd7", ("cat", "dog"), {}, {}),
+    "deeper": ("03872da66698", ("cat/a", "cat/b", "dog"), {}, {}),
+    "one class": ("7cabeac4fb4f", ("cat",), {}, {}),
+    "no labels": ("a84d6f0b943d", ("cat", "dog"), {"labels": "none"}, {}),
+    "options": ("bbc5ee850660", ("cat", "dog"), {}, {"fields": {"image": {"resize": [2, 2]}}}),
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_keys_of_older_releases(tmp_path: Path, make_context, name: str) -> None:
+    key, folders, dataset, pack = KEYS[name]
+    assert key_of(make_context, write(tmp_path / "in", ".png", *folders), pack, **dataset) == key
+
+
+def test_what_exif_may_turn_gets_another_key(tmp_path: Path, make_context) -> None:
+    source = write(tmp_path / "in", ".jpg", "cat", "dog")
+    as_before = key_of(make_context, source, {"fields": {"image": {"orientation": "keep"}}})
+    assert as_before == "d533a9204284"
+    assert key_of(make_context, source, {"fields": {"image": {}}}) != as_before

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import DataError, StepError
 from headrace.objects.protocol import StoredFile
-from headrace.packing.planned_shard import PlannedShard
+from headrace.packing.packing_plan import PlannedShard
 from headrace.packing.sample_table import SampleRef, SampleTable, by_path
 from headrace.packing.sources.listing import table_of_rows
 from headrace.packing.sources.open import open_source

@@ -1,5 +1,7 @@
 """Gathering over shards equals indexing one array, in every kind of process."""
 
+from __future__ import annotations
+
 import multiprocessing
 import pickle
 from pathlib import Path
@@ -7,9 +9,13 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from headrace.errors import ManifestError, ShardError
+from headrace.shards import mapped
 from headrace.shards.dataset import ShardedDataset
+from headrace.shards.mapped import ShardSearch
 from support.shards import reseal
 
 ORDERS = (
@@ -126,3 +132,20 @@ def test_pickle_carries_no_samples(dataset_folder: Path) -> None:
     )
     copies = pickle.loads(pickle.dumps(dataset))._mapped._readers
     assert all(reader._map is None for reader in copies)
+
+
+sizes_of_shards = st.lists(st.integers(0, 40), min_size=0, max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(sizes=sizes_of_shards, most=st.sampled_from([2, 2**20]))
+def test_every_sample_is_found_in_its_shard(sizes: list[int], most: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mapped, "_MAX_SPANS", most)
+        found = ShardSearch(np.cumsum(sizes, dtype=np.int64))(np.arange(sum(sizes)))
+    assert found.tolist() == np.repeat(np.arange(len(sizes)), sizes).tolist()
+
+
+def test_equal_shards_need_no_search() -> None:
+    assert ShardSearch(np.array([100, 200, 260]))._firsts is not None
+    assert ShardSearch(np.array([0, 100, 200]))._firsts is None

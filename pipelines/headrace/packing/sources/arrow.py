@@ -7,7 +7,7 @@ import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from itertools import islice
 from pathlib import PurePosixPath
@@ -18,27 +18,23 @@ from numpy.typing import NDArray
 
 from headrace.errors import DataError, RecipeError
 from headrace.objects.protocol import Check, StoredFile
-from headrace.packing.sample_table import files_of
-from headrace.packing.samples import SourceField, Unreadable
+from headrace.packing.sample_table import files_of, give_back_small_blocks
+from headrace.packing.samples import Fields, SourceField, Unreadable
 from headrace.packing.sources.arrow_columns import (
-    GroupPass,
     as_plain,
     coded,
     column_of,
     field_of_type,
     has_content,
-    open_parquet,
 )
 from headrace.packing.sources.files import damaged, matching
-from headrace.packing.sources.row_container import (
-    ColumnOfRows,
-    FieldColumns,
-    RowContainer,
-    RowsOfPart,
-)
+from headrace.packing.sources.row_container import ColumnOfRows, RowContainer
 from headrace.packing.sources.rows import RowSource
 from headrace.shards.format import most_bytes
 
+_PIECE_BYTES = 2**20
+_BUFFER_BYTES = 2**20  # of each column
+_MOST_PIECE_ROWS = 2**16
 _LOOKED_AT = 1024  # cells whose bytes may show what a column holds
 _STATE = "state.json"
 _DICT = "dataset_dict.json"
@@ -46,75 +42,25 @@ _DICT = "dataset_dict.json"
 _INDEX = re.compile(r"__index_level_\d+__")
 
 
-class _ArrowSource(RowSource):
-    _what: str
-
-    @abstractmethod
-    def _opened(self, path: str, stream: BinaryIO) -> RowContainer: ...
-
-    @contextmanager
-    def open_rows(self, path: str, version: str) -> Iterator[RowContainer]:
-        with self._place.open(path, version) as stream, self._naming(path):
-            yield self._opened(path, stream)
-
-    @contextmanager
-    def _naming(self, path: str) -> Iterator[None]:
-        """Name the file whose content Arrow refuses, in a DataError."""
-        try:
-            with _placed(""):
-                yield
-        except ValueError as error:
-            raise damaged(f"{self._place.name}/{path}", self._what, error) from error
-
-
-class ParquetSource(_ArrowSource):
+class ParquetSource(RowSource):
     """Rows of Parquet files; row groups are read piece by piece."""
 
-    form = _what = "parquet"
+    form = "parquet"
     suffixes = (".parquet",)
-    _pass: GroupPass | None = None
-    _stream: BinaryIO | None = None
-    _key: tuple[object, ...] = ()
+    stays_open = True
 
-    def _opened(self, path: str, stream: BinaryIO) -> RowContainer:
-        return _ParquetRows(open_parquet(stream, buffer_bytes=0))
-
-    def columns_of(
-        self, path: str, version: str, fields: Sequence[SourceField], wanted: Sequence[RowsOfPart]
-    ) -> Iterator[tuple[NDArray[np.int64], Iterable[ColumnOfRows]]]:
-        """As of every source; a row group stays open, for the rows behind these come next."""
-        for part, rows, at in wanted:
-            with self._naming(path):
-                key = (path, version, part, *fields)
-                if self._pass is None or self._key != key or not self._pass.leads_to(rows):
-                    self._end_columns()
-                    self._key, self._stream = key, self._place.open(path, version)
-                    self._pass = self._begun(self._stream, part, fields)
-                names = self._pass.names
-                with _placed(f"row group {part}, columns {', '.join(names)}: "):
-                    for start, stop, piece in self._pass.take(rows):
-                        pairs = zip(fields, map(piece.column, names), strict=True)
-                        yield at[start:stop], [column_of(*pair) for pair in pairs]
-
-    def _begun(self, stream: BinaryIO, part: int, fields: Sequence[SourceField]) -> GroupPass:
-        file = open_parquet(stream)
-        types = dict.fromkeys(file.schema_arrow.names, "")
-        return GroupPass(file, part, [self.chosen.column(each.name, types) for each in fields])
-
-    def _end_columns(self) -> None:
-        if self._pass is not None:
-            self._pass.close()
-        if self._stream is not None:
-            self._stream.close()
-        self._pass = self._stream = None
+    def container(self, path: str, stream: BinaryIO, closing: ExitStack) -> RowContainer:
+        rows = _ParquetRows(stream)
+        closing.callback(rows.close)
+        return rows
 
 
-class HuggingFaceSource(_ArrowSource):
+class HuggingFaceSource(RowSource):
     """Rows of the Arrow files of a dataset, or of the datasets of a `DatasetDict` (its splits)."""
 
     form = "huggingface"
     suffixes = (".arrow",)
-    _what = "Hugging Face"
+    what = "Hugging Face"
     _is_dict = False
 
     @property
@@ -138,7 +84,7 @@ class HuggingFaceSource(_ArrowSource):
         """The folder of a `DatasetDict` that a file lies in."""
         return path.partition("/")[0] if self._is_dict else None
 
-    def _opened(self, path: str, stream: BinaryIO) -> RowContainer:
+    def container(self, path: str, stream: BinaryIO, closing: ExitStack) -> RowContainer:
         import pyarrow as pa
 
         folder = self._place.folder
@@ -195,9 +141,60 @@ class _ArrowTable(RowContainer):
 
 
 class _ParquetRows(_ArrowTable):
-    def __init__(self, file: Any) -> None:
-        super().__init__(file.schema_arrow)
-        self._file = file
+    """Rows of row groups; of these no more than a piece is in memory."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._file = _parquet(stream, buffer_bytes=0)
+        self._key: tuple[object, ...] = ()  # row group and columns of the batches
+        self._batches: Any = None
+        self._batch: Any = None
+        self._start = 0  # row at which the batch begins
+        super().__init__(self._file.schema_arrow)
+
+    def pieces(
+        self, fields: Fields, part: int, rows: NDArray[np.int64]
+    ) -> Iterator[tuple[slice, Iterable[ColumnOfRows]]]:
+        """As of every container; a row group is gone over once if rows behind these come next."""
+        import pyarrow as pa
+
+        names = [each.column for each in fields]
+        if self._key != (part, *names) or rows[0] < self._start:
+            self._begin(part, names)
+        start = 0
+        with _placed(f"row group {part}, columns {', '.join(names)}: "):
+            while start < len(rows):
+                end = self._start + (self._batch.num_rows if self._batch is not None else 0)
+                stop = int(np.searchsorted(rows, end))
+                if stop > start:
+                    piece = self._batch.take(pa.array(rows[start:stop] - self._start))
+                    pairs = zip(fields, map(piece.column, names), strict=True)
+                    yield slice(start, stop), [column_of(*pair) for pair in pairs]
+                    start = stop
+                elif (more := next(self._batches, None)) is None:
+                    raise ValueError("it holds fewer rows than it claims")
+                else:
+                    self._batch, self._start = more, end
+
+    def _begin(self, part: int, names: Sequence[str]) -> None:
+        self.close()
+        file = _parquet(self._stream, _BUFFER_BYTES)
+        group = file.metadata.row_group(part)
+        row_bytes = max(group.total_byte_size // max(group.num_rows, 1), 1)
+        self._batches = file.iter_batches(
+            max(min(_PIECE_BYTES // row_bytes, _MOST_PIECE_ROWS), 1),
+            row_groups=[part],
+            columns=list(dict.fromkeys(names)),
+            use_threads=False,
+        )
+        self._key, self._start = (part, *names), 0
+
+    def close(self) -> None:
+        """Give the memory that is in use, or that Arrow keeps for another, back to the system."""
+        if self._batches is not None:
+            self._batches.close()
+            self._batches = self._batch = None
+            give_back_small_blocks()
 
     def texts(self, column: str) -> Any:
         """A column of paths as an Arrow array of texts."""
@@ -238,6 +235,13 @@ class _ParquetRows(_ArrowTable):
         return next(filter(has_content, cells), None)
 
 
+def _parquet(stream: BinaryIO, buffer_bytes: int) -> Any:
+    """Return a file whose columns are read with buffers of some bytes; 0: whole."""
+    from pyarrow import parquet
+
+    return parquet.ParquetFile(stream, buffer_size=buffer_bytes, page_checksum_verification=True)
+
+
 class _ArrowRows(_ArrowTable):
     """Rows of a stream of record batches; a part is a batch, its number the byte it begins at."""
 
@@ -258,14 +262,12 @@ class _ArrowRows(_ArrowTable):
         found = self._listed[1]
         return {column: pa.chunked_array(found[column]).combine_chunks() for column in columns}
 
-    def columns(
-        self, fields: FieldColumns, part: int, rows: NDArray[np.int64]
-    ) -> Iterator[ColumnOfRows]:
+    def columns(self, fields: Fields, part: int, rows: NDArray[np.int64]) -> Iterator[ColumnOfRows]:
         with _placed(f"record batch at byte {part:,}: "):
             batch = self._batch(part)
-        for field, column in fields:
-            with _placed(f"record batch at byte {part:,}, column {column}: "):
-                yield column_of(field, batch.column(column).take(rows))
+        for field in fields:
+            with _placed(f"record batch at byte {part:,}, column {field.column}: "):
+                yield column_of(field, _whole(batch.column(field.column)).take(rows))
 
     @cached_property
     def _listed(self) -> tuple[dict[int, int], dict[str, list[Any]]]:
@@ -299,8 +301,24 @@ class _ArrowRows(_ArrowTable):
         return pa.ipc.read_record_batch(pa.ipc.read_message(self._file), self._schema)
 
     def _first(self, column: str) -> object:
-        cells = (cell.as_py() for _, batch in self._batches() for cell in batch.column(column))
+        columns = (_whole(batch.column(column)) for _, batch in self._batches())
+        cells = (cell.as_py() for each in columns for cell in each)
         return next(filter(has_content, islice(cells, _LOOKED_AT)), None)
+
+
+def _whole(column: Any) -> Any:
+    """Return a column whose offsets, lengths and codes lead nowhere else; Arrow may crash else.
+
+    Texts that are not UTF-8 are left to their rows.
+    """
+    import pyarrow as pa
+
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        if "UTF8" not in str(error):
+            raise
+    return column
 
 
 @contextmanager

@@ -1,11 +1,10 @@
-"""Columns of Arrow as arrays of NumPy, and row groups of Parquet read by column, piece by piece."""
+"""Columns of Arrow as arrays of NumPy: which types are read, as what, and the values."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,72 +17,7 @@ from headrace.packing.sources.row_container import GONE, Cell, ColumnOfRows
 TEXTS = ("string", "large_string")
 BYTES = ("binary", "large_binary")
 
-_PIECE_BYTES = 2**20
-_BUFFER_BYTES = 2**20  # of each column
-_MOST_PIECE_ROWS = 2**16
 _GONE = Unreadable("", GONE)
-
-
-def open_parquet(stream: BinaryIO, buffer_bytes: int = _BUFFER_BYTES) -> Any:
-    """Return a file whose columns are read with buffers of some bytes; 0: whole."""
-    from pyarrow import parquet
-
-    return parquet.ParquetFile(stream, buffer_size=buffer_bytes, page_checksum_verification=True)
-
-
-class GroupPass:
-    """Goes once over some columns of a row group of Parquet; no more than a piece is in memory.
-
-    Args:
-        file: The file, of `open_parquet`.
-        part: Number of the row group.
-        names: The columns.
-    """
-
-    def __init__(self, file: Any, part: int, names: Sequence[str]) -> None:
-        self.names = tuple(names)
-        group = file.metadata.row_group(part)
-        row_bytes = max(group.total_byte_size // max(group.num_rows, 1), 1)
-        self._batches = file.iter_batches(
-            max(min(_PIECE_BYTES // row_bytes, _MOST_PIECE_ROWS), 1),
-            row_groups=[part],
-            columns=list(dict.fromkeys(names)),
-            use_threads=False,
-        )
-        self._batch: Any = None
-        self._first = 0  # row of the batch
-
-    def leads_to(self, rows: NDArray[np.int64]) -> bool:
-        """Whether rows, ascending, are still ahead."""
-        return bool(rows[0] >= self._first)
-
-    def close(self) -> None:
-        """Give the memory that is in use, or that Arrow keeps for another, back to the system."""
-        import pyarrow as pa
-
-        self._batches.close()
-        self._batches = self._batch = None
-        pa.default_memory_pool().release_unused()
-
-    def take(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, int, Any]]:
-        """Rows, ascending, a piece after the other.
-
-        Yields:
-            The first of the rows, the one behind the last, and their record batch.
-        """
-        import pyarrow as pa
-
-        start = 0
-        while start < len(rows):
-            end = self._first + (self._batch.num_rows if self._batch is not None else 0)
-            stop = int(np.searchsorted(rows, end))
-            if stop > start:
-                yield start, stop, self._batch.take(pa.array(rows[start:stop] - self._first))
-                start = stop
-            elif (more := next(self._batches, None)) is None:
-                raise ValueError("it holds fewer rows than it claims")
-            else:
-                self._batch, self._first = more, end
 
 
 def is_number(kind: Any) -> bool:
@@ -201,7 +135,7 @@ def numbers_of(array: Any) -> NDArray[Any]:
 
 
 def field_of_type(name: str, column: str, kind: Any, first: Any) -> SourceField:
-    """Return the field of a column; `first` returns its first cell that is not empty."""
+    """Return a field for a column; `first` returns its first cell that is not empty."""
     import pyarrow as pa
 
     found = plain_type(kind)

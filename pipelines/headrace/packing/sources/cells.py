@@ -25,7 +25,9 @@ FLOAT: Final = "float64"
 COMMA: Final = "float64 with decimal commas"
 TEXT: Final = "text"
 ARRAY: Final = "array"
+BOOLS: Final = "array of bool"
 JSON: Final = "json"
+LISTS = (ARRAY, BOOLS)
 
 Cells: TypeAlias = Any
 """Cells of a column: texts in an Arrow array, or a list of Python objects of JSON."""
@@ -102,11 +104,13 @@ class Tally:
             self.fits.update(kinds)
             pairs = zip(others, kinds, strict=True)
             self.fits[FLOAT] += sum(kind == INT and float(cell) == cell for cell, kind in pairs)
+            self.fits[BOOLS] += sum(map(_is_empty, others))
 
     @property
     def kind(self) -> str:
         """The type: the one that most values fit, or else text (of JSON)."""
-        kinds = (BOOL, INT, FLOAT, *([COMMA] if self.looks[_COMMAS] else []), TEXT, ARRAY)
+        commas = [COMMA] if self.looks[_COMMAS] else []
+        kinds = (BOOL, INT, FLOAT, *commas, TEXT, ARRAY, BOOLS)
         best = max(kinds, key=lambda kind: self.fits[kind])  # the first of several
         if self.num_values and self.fits[best] >= _ENOUGH * self.num_values:
             return best
@@ -251,7 +255,7 @@ def _convert_objects(cells: Sequence[object], kind: str) -> Converted:
         except ValueError as error:
             values.append(None)
             misfits[place] = str(error)
-    found = values if kind == ARRAY else pa.array(values, _arrow_types()[kind])
+    found = values if kind in LISTS else pa.array(values, _arrow_types()[kind])
     return Converted(found, misfits)
 
 
@@ -262,23 +266,20 @@ def _object_as(cell: object, kind: str) -> object:
         cell = str(cell) if is_large else json.dumps(cell, ensure_ascii=False, default=_refuse)
     elif kind == FLOAT and isinstance(cell, int) and found == INT and float(cell) == cell:
         return float(cell)
-    elif found != kind:
+    elif found != kind and not (kind == BOOLS and _is_empty(cell)):
         raise ValueError(_misfit(cell, kind))
     if isinstance(cell, str) and not is_text(cell):
         raise ValueError(f"{cell[:80]!r} holds half of a surrogate pair")
-    return _array(cell) if isinstance(cell, list) else cell
+    return _array(cell, kind) if isinstance(cell, list) else cell
 
 
 def _refuse(cell: object) -> str:
     raise ValueError(f"{str(cell)[:80]} is too large for float64")
 
 
-def _array(cell: list[Any]) -> NDArray[Any]:
+def _array(cell: list[Any], kind: str) -> NDArray[Any]:
     try:
-        found = np.array(cell)
-        if found.dtype == bool:
-            return found
-        found = np.array(cell, np.float64)
+        found: NDArray[Any] = np.array(cell, bool if kind == BOOLS else np.float64)
     except OverflowError:
         found = np.array(np.inf)
     except ValueError:
@@ -314,8 +315,13 @@ def _kind_of(cell: object) -> str:
         return INT if -(2**63) <= cell < 2**63 else JSON
     if isinstance(cell, list):
         types = _types_in(cell)
-        return ARRAY if types <= {int, float} or types == {bool} else JSON
+        return ARRAY if types <= {int, float} else BOOLS if types == {bool} else JSON
     return _PLAIN.get(type(cell), JSON)
+
+
+def _is_empty(cell: object) -> bool:
+    """Return whether a cell is a list, or lists in one, without any value."""
+    return isinstance(cell, list) and not _types_in(cell)
 
 
 def _types_in(cells: list[Any]) -> set[type]:
@@ -340,7 +346,8 @@ def _arrow_types() -> Mapping[str, Any]:
     import pyarrow as pa
 
     numbers = {BOOL: pa.bool_(), INT: pa.int64(), FLOAT: pa.float64(), COMMA: pa.float64()}
-    return {**numbers, TEXT: pa.string(), JSON: pa.string(), ARRAY: pa.null()}
+    lists = dict.fromkeys(LISTS, pa.null())
+    return {**numbers, **lists, TEXT: pa.string(), JSON: pa.string()}
 
 
 @cache

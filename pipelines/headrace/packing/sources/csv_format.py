@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from headrace.packing.sources.line_format import (
     LineBlock,
     LineFormat,
-    NoTextError,
     Rows,
     line_ends,
     row_bounds,
 )
+from headrace.packing.sources.row_container import NoTableError
 
 _DELIMITERS = ",;\t|"
 _INDEX_OF_PANDAS = re.compile(r"|Unnamed: [0-9]+")
@@ -61,7 +61,7 @@ class CsvFormat(LineFormat):
         if comments:
             self._take_header(comments[0])
             return len(content)
-        raise NoTextError("it holds no row", "Name the columns in its first line.")
+        raise NoTableError("it holds no row", "Name the columns in its first line.")
 
     def _names_columns(self, row: bytes, following: bytes) -> bool:
         """Return whether a row that begins as a comment is the header of the one behind it."""
@@ -69,7 +69,7 @@ class CsvFormat(LineFormat):
         names, cells = (_cells(each.decode(), delimiter) for each in (row, following))
         return len(names) == len(cells) > 1 and bool(names[0][1:2].strip())
 
-    def fault(self, content: bytes) -> tuple[int, NoTextError] | None:
+    def fault(self, content: bytes) -> tuple[int, NoTableError] | None:
         """Return where a quote is escaped by a backslash, which no reader of CSV expects."""
         if b'\\"' not in content:
             return None
@@ -82,7 +82,7 @@ class CsvFormat(LineFormat):
         found = re.search(pattern, content)
         return found and (
             found.start(1),
-            NoTextError(
+            NoTableError(
                 "a quote is escaped by a backslash",
                 "Write quotes inside of values twice, as Spark does with the option escape='\"'.",
             ),
@@ -97,21 +97,23 @@ class CsvFormat(LineFormat):
         numbers = [int(name) for name in names if name.isdecimal() and len(name) < 10]
         are_numbers = len(numbers) == len(names) and numbers != sorted({*numbers})
         if are_numbers or any(map(_FRACTION.fullmatch, names)):
-            raise NoTextError(
+            raise NoTableError(
                 f"its first row seems to be data: {text[:200]}",
                 "Write a first row that names the columns.",
             )
         first = "its first row names"
         twice, times = Counter(filter(None, names)).most_common(1)[0] if any(names) else ("", 0)
         if times > 1:
-            raise NoTextError(f"{first} two columns '{twice}': {text[:200]}", "Rename one of them.")
+            raise NoTableError(
+                f"{first} two columns '{twice}': {text[:200]}", "Rename one of them."
+            )
         # a delimiter at the end of each row makes a column without a name and values
         self._num_named = len(names) if any(names[1:]) else 1
         while self._num_named > 1 and not names[self._num_named - 1]:
             self._num_named -= 1
         if "" in names[1 : self._num_named]:
             place = names.index("", 1) + 1
-            raise NoTextError(
+            raise NoTableError(
                 f"{first} no column {place}: {text[:200]}", "Name it, or take it out."
             )
         self._columns = tuple(names[: self._num_named])
@@ -155,12 +157,12 @@ class CsvFormat(LineFormat):
         wanted = {*(columns or self.names or ())}
         names = [name for name in self.names or () if name in wanted]
         bad: dict[int, str] = {}
-        longer: dict[int, list[str]] = {}
+        longer: dict[int, dict[str, str]] = {}
 
         def misfit(row: Any) -> str:
             cells = _cells(row.text, self._delimiter)
             if len(cells) > len(self._columns) and not any(cells[len(self._columns) :]):
-                longer[row.number - 1] = cells[: len(self._columns)]
+                longer[row.number - 1] = dict(zip(self._columns, cells, strict=False))
             else:
                 what = f"it has {len(cells)} values, the header names {len(self._columns)} columns"
                 more = f"; quote values that hold a '{self._delimiter}'"
@@ -182,37 +184,19 @@ class CsvFormat(LineFormat):
                 strings_can_be_null=False,
             ),
         )
-        if longer:
-            shorter = [self._shorter(row, longer.get(at)) for at, row in enumerate(rows.each)]
-            return self.block(_rows_of(shorter), columns)
         cells = {name: table.column(at).combine_chunks() for at, name in enumerate(names)}
-        cells = _with_gaps(cells, len(rows), bad) if bad else cells
+        if skipped := {**longer, **{row: {} for row in bad}}:
+            cells = _with_rows(cells, len(rows), skipped)
         if self._header in rows.content:
             found = (row.strip().removeprefix(codecs.BOM_UTF8) for row in rows.each)
             again = (at for at, row in enumerate(found) if row == self._header)
             bad |= dict.fromkeys(again, "it repeats the header")
         return LineBlock(cells, bad)
 
-    def _shorter(self, row: bytes, cells: list[str] | None) -> bytes:
-        """Return a row without the empty values behind the last column."""
-        if cells is None:
-            return row
-        text = io.StringIO()
-        csv.writer(text, delimiter=self._delimiter, lineterminator="").writerow(cells)
-        return text.getvalue().encode()
-
 
 def _delimiter_of(header: str, *, tabs: bool) -> str:
     outside = re.sub(r'"(?:[^"]|"")*"', "", header)
     return "\t" if tabs and "\t" in outside else max(_DELIMITERS, key=outside.count)
-
-
-def _rows_of(rows: Sequence[bytes]) -> Rows:
-    """Rows one behind the other."""
-    ends = np.cumsum([len(row) + 1 for row in rows], dtype=np.int64)
-    sizes = np.array([len(row) + 1 for row in rows], dtype=np.int64)
-    bounds = np.stack([ends - sizes, ends - 1], axis=1)
-    return Rows(b"\n".join(rows) + b"\n", bounds, are_all=True)
 
 
 def _cells(text: str, delimiter: str) -> list[str]:
@@ -221,10 +205,19 @@ def _cells(text: str, delimiter: str) -> list[str]:
     return next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])
 
 
-def _with_gaps(cells: Mapping[str, Any], num_rows: int, bad: Mapping[int, str]) -> dict[str, Any]:
-    """Return cells with empty ones where rows were skipped."""
+def _with_rows(
+    cells: Mapping[str, Any], num_rows: int, skipped: Mapping[int, Mapping[str, str]]
+) -> dict[str, Any]:
+    """Return cells with those of rows that were skipped; empty ones where a row has none."""
     import pyarrow as pa
+    from pyarrow import compute
 
-    numbers = np.cumsum([row not in bad for row in range(num_rows)]) - 1
-    at = pa.array(numbers, pa.int64(), mask=np.isin(np.arange(num_rows), list(bad)))
-    return {name: each.take(at).fill_null("") for name, each in cells.items()}
+    mask = np.isin(np.arange(num_rows), list(skipped))
+    at, gaps = pa.array(np.cumsum(~mask) - 1, pa.int64(), mask=mask), pa.array(mask)
+    ordered = [skipped[row] for row in sorted(skipped)]
+    return {
+        name: compute.replace_with_mask(
+            each.take(at), gaps, pa.array([row.get(name, "") for row in ordered], each.type)
+        )
+        for name, each in cells.items()
+    }

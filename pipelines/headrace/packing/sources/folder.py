@@ -8,10 +8,9 @@ from pathlib import Path
 
 from headrace.errors import DataError, RecipeError
 from headrace.fields.array import ARCHIVE, decode_arrays
-from headrace.files.manifest import ColumnNote
-from headrace.objects.protocol import Check, StoredFile
+from headrace.objects.protocol import Check
 from headrace.packing.sample_table import SampleRef, SampleTable, files_of
-from headrace.packing.samples import Access, Fields, SourceField, Unreadable, Values
+from headrace.packing.samples import Access, Fields, Source, SourceField, Unreadable, Values
 from headrace.packing.sources.files import (
     chosen,
     field_of,
@@ -40,12 +39,9 @@ def tar_source(
     return source
 
 
-class FolderSource:
+class FolderSource(Source):
     """Files below a folder or prefix."""
 
-    classes: tuple[str, ...] = ()
-    notes: tuple[str | ColumnNote, ...] = ()
-    sequential = False
     _takes_columns = True  # those of the index that have no other meaning are fields
 
     def __init__(
@@ -60,17 +56,9 @@ class FolderSource:
         self._patterns = patterns_of(spec.fields)
 
     @property
-    def quarantined(self) -> Sequence[Unreadable]:
-        return () if self._index is None else self._index.quarantined
-
-    @property
     def folder(self) -> Path | None:
         """The local folder in which the samples are files; None when they are not."""
         return self._place.folder
-
-    def containers(self, check: Check | None = None) -> Sequence[StoredFile]:
-        del check
-        return ()
 
     def list_samples(self, check: Check | None = None) -> SampleTable:
         if self._patterns:
@@ -84,6 +72,7 @@ class FolderSource:
         if self._index is not None:
             listed = self._index.matched(listed)
             self.fields = _with_columns(self.fields, self._index)
+            self.quarantined = self._index.quarantined
         listed, self.notes = with_folders(
             listed, self._spec, self._place, prefix, labelled=self._by_folders
         )

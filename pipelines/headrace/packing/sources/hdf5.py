@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from functools import cached_property
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from headrace.errors import DataError, RecipeError
 from headrace.fields.field_kind import kind_named, kind_of_bytes
 from headrace.packing.reading import limited
-from headrace.packing.samples import SourceField, Unreadable
+from headrace.packing.samples import Fields, SourceField, Unreadable
 from headrace.packing.sources.arrow_columns import coded
 from headrace.packing.sources.files import damaged
-from headrace.packing.sources.row_container import Cell, ColumnOfRows, FieldColumns, RowContainer
+from headrace.packing.sources.row_container import Cell, ColumnOfRows, RowContainer
 from headrace.packing.sources.rows import RowSource
 from headrace.shards.foreign import ForeignColumn, ForeignFile
 
@@ -26,14 +26,13 @@ class Hdf5Source(RowSource):
 
     form = "hdf5"
     suffixes = (".h5", ".hdf5")
+    what = "HDF5"
 
-    @contextmanager
-    def open_rows(self, path: str, version: str) -> Iterator[RowContainer]:
-        name = f"{self._place.name}/{path}"
-        with self._place.open(path, version) as stream:
-            folder = self._place.folder
-            with ForeignFile(folder / path if folder else stream, name, limited) as file:
-                yield _Hdf5Rows(file, name, [] if self.asked.every else self.asked.named)
+    def container(self, path: str, stream: BinaryIO, closing: ExitStack) -> RowContainer:
+        name, folder = f"{self._place.name}/{path}", self._place.folder
+        file = ForeignFile(folder / path if folder else stream, name, limited)
+        closing.enter_context(file)
+        return _Hdf5Rows(file, name, [] if self.asked.every else self.asked.named)
 
 
 class _Hdf5Rows(RowContainer):
@@ -84,16 +83,14 @@ class _Hdf5Rows(RowContainer):
     def cells(self, columns: Iterable[str]) -> Mapping[str, Any]:
         return {column: self._coded(column) for column in columns}
 
-    def columns(
-        self, fields: FieldColumns, part: int, rows: NDArray[np.int64]
-    ) -> Iterator[ColumnOfRows]:
-        for field, column in fields:
+    def columns(self, fields: Fields, part: int, rows: NDArray[np.int64]) -> Iterator[ColumnOfRows]:
+        for field in fields:
             is_number = field.kind in ("value", "array")
-            found = self._file.numbers(column, rows) if is_number else None
+            found = self._file.numbers(field.column, rows) if is_number else None
             if found is not None:
                 yield ColumnOfRows(found)
                 continue
-            cells: list[Any] = self._file.rows(column, rows.tolist())
+            cells: list[Any] = self._file.rows(field.column, rows.tolist())
             if field.kind == "text":
                 cells = list(map(_as_text, cells))
             elif bytes in kind_named(field.kind).types:

@@ -28,7 +28,7 @@ from headrace.packing.sources.files import suffix_of
 from headrace.packing.sources.lines import CsvSource, JsonLinesSource
 from headrace.packing.sources.listing import LABEL, PATHS, path_column
 from headrace.packing.sources.rows import RowSource
-from headrace.packing.sources.source_store import OneFile, SourceStore, utf8_names
+from headrace.packing.sources.source_store import SourceStore, utf8_names
 from headrace.recipe.dataset import DatasetSpec
 
 _FORMS: tuple[type[RowSource], ...] = (CsvSource, JsonLinesSource, ParquetSource)
@@ -105,7 +105,8 @@ class Index:
 
     def _source(self, fields: Fields) -> RowSource:
         form = next(form for form in _FORMS if suffix_of(self._file.path) in form.suffixes)
-        source = form(self._spec, OneFile(self._place, self._file), fields, NOTHING)
+        place = SourceStore(self._place.store, self._file.path)
+        source = form(self._spec, place, fields, NOTHING)
         source.asked = source.asked.as_index(every=self._every)
         return source
 
@@ -134,7 +135,7 @@ class Index:
 
     def _hashed(self, paths: Sequence[str], table: Any) -> str:
         """One hash of all values, in whatever order their rows are; empty for no columns."""
-        columns = self._rows.chosen.columns
+        columns = {each.name: each.column for each in self._rows.fields}
         if not columns:
             return ""
         named = {*self._spec.fields, LABEL}  # these come first

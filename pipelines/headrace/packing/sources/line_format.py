@@ -1,18 +1,24 @@
-"""What formats of lines have in common: blocks of rows, where rows begin, and what is not text."""
+"""JSONL, an object of JSON a line, and what formats of lines have in common: blocks of rows."""
 
 from __future__ import annotations
 
+import json
+import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.packing.sources.cells import Cells
+from headrace.packing.sources.cells import Cells, TooLarge, is_text
+from headrace.packing.sources.row_container import NoTableError
 
+_MOST_DIGITS = 4300  # of whole numbers that Python reads
+_BOM = b"\xef\xbb\xbf"
 _CONTENTS = {
     b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"(\xb5/\xfd": "zstd",
     b"PK\x03\x04": "a zip or Excel file", b"PAR1": "Parquet", b"\xd0\xcf\x11\xe0": "an Excel file",
@@ -22,14 +28,6 @@ _UTF = {
     b"\xff\xfe\0\0": "utf-32", b"\0\0\xfe\xff": "utf-32", b"\xff\xfe": "utf-16",
     b"\xfe\xff": "utf-16",
 }  # fmt: skip
-
-
-class NoTextError(ValueError):
-    """A file of lines cannot be read; `hint` is the way out."""
-
-    def __init__(self, what: str, hint: str) -> None:
-        super().__init__(what)
-        self.hint = hint
 
 
 @dataclass(frozen=True)
@@ -89,9 +87,9 @@ class LineFormat(ABC):
         """Take in the beginning of the file; the byte at which its rows begin.
 
         Raises:
-            NoTextError: The first row cannot name columns.
+            NoTableError: The first row cannot name columns.
         """
-        return 3 if content.startswith(b"\xef\xbb\xbf") else 0
+        return 3 if content.startswith(_BOM) else 0
 
     def bounds(self, content: bytes, *, is_last: bool) -> tuple[NDArray[np.int64], bool]:
         """Where each row begins and ends.
@@ -107,7 +105,7 @@ class LineFormat(ABC):
         codes = np.frombuffer(content, dtype=np.uint8)
         return row_bounds(codes, line_ends(codes, is_last=is_last)), False
 
-    def fault(self, content: bytes) -> tuple[int, NoTextError] | None:
+    def fault(self, content: bytes) -> tuple[int, NoTableError] | None:
         """Return why rows cannot be read, and at which byte."""
         del content
         return None
@@ -168,17 +166,80 @@ def check_beginning(content: bytes) -> None:
     """Refuse a file that is not text, by its first bytes.
 
     Raises:
-        NoTextError: It is another format, or UTF-16.
+        NoTableError: It is another format, or UTF-16.
     """
     for magic, name in _CONTENTS.items():
         if content.startswith(magic):
-            raise NoTextError(
+            raise NoTableError(
                 f"its content is {name}", "Unpack or convert it, or correct the name of the file."
             )
     zeros = "utf-16" if b"\0" in content[:4] else ""
     found = next((name for mark, name in _UTF.items() if content.startswith(mark)), zeros)
     if found:
-        raise NoTextError(
+        raise NoTableError(
             f"it is written in {found.upper()}",
             f"Set dataset.encoding to '{found}', or write it in UTF-8.",
         )
+
+
+class JsonLinesFormat(LineFormat):
+    """Objects of JSON; their keys are columns."""
+
+    written = False
+
+    def start(self, content: bytes) -> int:
+        begin = super().start(content)
+        if content[begin : begin + 2**16].lstrip().startswith(b"["):
+            raise NoTableError(
+                "it begins with an array of JSON, not with an object a line",
+                "Write an object a line, as by `jq -c '.[]' FILE > FILE.jsonl`.",
+            )
+        return begin
+
+    def block(self, rows: Rows, columns: Sequence[str] | None = None) -> LineBlock:
+        objects: list[dict[str, Any]] = []
+        bad: dict[int, str] = {}
+        for place, row in enumerate(rows.each):
+            try:
+                objects.append(_object(row))
+            except RecursionError:
+                objects.append({})
+                bad[place] = "its lists or objects are nested too deep"
+            except ValueError as error:
+                objects.append({})
+                bad[place] = str(error)
+        names = columns or dict.fromkeys(name for each in objects for name in each)
+        return LineBlock({name: [each.get(name) for each in objects] for name in names}, bad)
+
+
+def _object(row: bytes) -> dict[str, Any]:
+    try:
+        found = _DECODER.decode(row.removeprefix(_BOM).decode())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError("no object of JSON")  # noqa: TRY004  the row is at fault, not a program
+    for name in found if b"\\u" in row else ():
+        if not is_text(name):
+            raise ValueError(f"the key {name!r} holds half of a surrogate pair")
+    return found
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the key {name!r} is there twice")
+    return found
+
+
+def _finite(text: str) -> float | TooLarge:
+    number = float(text)
+    return TooLarge(text) if math.isinf(number) else number
+
+
+def _whole(text: str) -> int | TooLarge:
+    return int(text) if len(text) < _MOST_DIGITS else TooLarge(text)
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, parse_int=_whole)

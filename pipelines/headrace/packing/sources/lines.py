@@ -6,8 +6,8 @@ import codecs
 import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from tempfile import SpooledTemporaryFile
 from typing import Any, BinaryIO, cast
 
@@ -22,9 +22,8 @@ from headrace.packing.sample_table import SampleTable
 from headrace.packing.samples import Access, Fields, SourceField, Unreadable
 from headrace.packing.sources.arrow_columns import coded, column_of
 from headrace.packing.sources.cells import (
-    ARRAY,
-    COMMA,
     JSON,
+    LISTS,
     TEXT,
     Cells,
     Converted,
@@ -35,12 +34,10 @@ from headrace.packing.sources.cells import (
     without_rows,
 )
 from headrace.packing.sources.csv_format import CsvFormat
-from headrace.packing.sources.files import damaged, suffix_of
-from headrace.packing.sources.json_format import JsonLinesFormat
+from headrace.packing.sources.files import suffix_of
 from headrace.packing.sources.line_format import (
-    LineBlock,
+    JsonLinesFormat,
     LineFormat,
-    NoTextError,
     Rows,
     check_beginning,
     first_that_is_no_text,
@@ -52,7 +49,7 @@ from headrace.packing.sources.row_container import (
     GONE,
     NO_NAME,
     ColumnOfRows,
-    FieldColumns,
+    NoTableError,
     RowContainer,
 )
 from headrace.packing.sources.rows import RowSource
@@ -69,7 +66,7 @@ _GONE = Unreadable("", GONE)
 
 @dataclass
 class _Scan:
-    """What one pass over a file found."""
+    """What is known of a file."""
 
     parts: dict[int, int] = field(default_factory=dict)
     """Rows of each part."""
@@ -77,6 +74,8 @@ class _Scan:
     """Cells of classes, groups, splits and paths: Arrow arrays, one a part."""
     bad: dict[int, str] = field(default_factory=dict)
     """Why rows cannot be read, by their number in the file."""
+    lines_before: dict[int, int] = field(default_factory=lambda: {0: 0})
+    """Lines before some of the parts."""
 
 
 class LineTable(RowContainer):
@@ -85,26 +84,22 @@ class LineTable(RowContainer):
     Args:
         stream: The file, in UTF-8.
         lines: How its lines are read.
-        kinds: Type of each column, as of `Tally.kind`; those of a source become known later.
-        encoding: Encoding that the recipe names, for messages.
+        kinds: Type of each column, as of `Tally.kind`; known once all files are listed.
+        scanned: What is known of the file, to which more is added.
     """
 
     def __init__(
-        self, stream: BinaryIO, lines: LineFormat, kinds: Mapping[str, str], encoding: str
+        self, stream: BinaryIO, lines: LineFormat, kinds: Mapping[str, str], scanned: _Scan
     ) -> None:
         self._stream = stream
         self._lines = lines
         self._kinds = kinds
-        self._encoding = encoding
-        self._lines_before = {0: 0}
+        self._scan = scanned
         self._read: tuple[int, Rows] = (-1, Rows(b"", np.empty((0, 2), dtype=np.int64)))
-        self._block: tuple[int, set[str], LineBlock] = (-1, set(), LineBlock({}))
-        self._converted: dict[str, Converted] = {}
         content, bounds, is_last = self._content(0)
         check_beginning(content)
         self._check_text(0, content if is_last else content[: int(bounds[-1, 0])])
         self._start = lines.start(content)
-        self.scanned: _Scan | None = None
 
     @property
     def parts(self) -> Mapping[int, int]:
@@ -119,14 +114,18 @@ class LineTable(RowContainer):
     def bad(self) -> Mapping[int, str]:
         return self._scan.bad
 
+    @property
+    def dropped(self) -> Sequence[str]:
+        """What was left out of the columns, for the log."""
+        return self._lines.dropped
+
     def field(self, name: str, column: str) -> SourceField:
         kind = self._kinds[column]
         if kind in (TEXT, JSON):
             return SourceField(name, "text", encoding="json" if kind == JSON else "")
-        if kind == ARRAY:
+        if kind in LISTS:
             return SourceField(name, "array")
-        dtype = kind.partition(" ")[0]
-        return SourceField(name, "value", dtype=dtype, encoding="," if kind == COMMA else "")
+        return SourceField(name, "value", dtype=kind.partition(" ")[0])
 
     def cells(self, columns: Iterable[str]) -> Mapping[str, Any]:
         return {column: coded(self.texts(column)) for column in columns}
@@ -144,17 +143,15 @@ class LineTable(RowContainer):
             row -= num_rows
         raise IndexError(row)
 
-    def columns(
-        self, fields: FieldColumns, part: int, rows: NDArray[np.int64]
-    ) -> Iterator[ColumnOfRows]:
-        converted = self._columns(part, [column for _, column in fields])
-        for each, column in fields:
-            found = converted[column]
+    def columns(self, fields: Fields, part: int, rows: NDArray[np.int64]) -> Iterator[ColumnOfRows]:
+        converted = self._columns(part, {each.column: each.type for each in fields})
+        for each in fields:
+            found = converted[each.column]
             if isinstance(found.values, list):
                 cells = (found.values[row] for row in rows.tolist())
                 mine = ColumnOfRows.of([_GONE if cell is None else cell for cell in cells])
             else:
-                mine = column_of(replace(each, encoding=""), found.values.take(rows))
+                mine = column_of(each, found.values.take(rows))
             misfits = found.misfits and {
                 at: f"{self._place(part, row)}: {found.misfits[row]}"
                 for at, row in enumerate(rows.tolist())
@@ -170,10 +167,10 @@ class LineTable(RowContainer):
             lists = (each if isinstance(each, list) else each.to_pylist() for each in found)
             yield from zip(*lists, strict=True)
 
-    def scan(self, tallies: dict[str, Tally], texts: Iterable[str]) -> _Scan:
+    def scan(self, tallies: dict[str, Tally], texts: Iterable[str]) -> None:
         """Go over all rows: count what columns hold, and keep some columns as texts."""
-        found = _Scan(texts={name: [] for name in texts})
-        num_rows = 0
+        found, num_rows = self._scan, 0
+        found.texts |= {name: [] for name in texts}
         for part, some in self._parts():
             block, there = self._lines.block(some), dict[str, Cells]()
             for name, cells in block.cells.items():
@@ -190,14 +187,12 @@ class LineTable(RowContainer):
                 found.bad[num_rows + row] = f"{self._place(part, row)}: {reason}"
             found.parts[part] = len(some)
             num_rows += len(some)
-        self.scanned = found
-        return found
 
     def _texts_of(self, name: str, cells: Cells | None, part: int) -> Any:
         """Cells of a part as an Arrow array of texts, null where there is none.
 
         Raises:
-            NoTextError: One is neither text nor a whole number.
+            NoTableError: One is neither text nor a whole number.
         """
         import pyarrow as pa
 
@@ -209,30 +204,24 @@ class LineTable(RowContainer):
         texts = [text if text is None or is_text(text) else "" for text in texts]
         for row, cell in enumerate(cells):
             if cell is not None and texts[row] is None and name not in PATHS:
-                raise NoTextError(
+                raise NoTableError(
                     f"{self._place(part, row)}: {name} is {cell!r}, which is {NO_NAME}",
                     "Numbers to predict need dataset.label_kind 'value'.",
                 )
         return pa.array(texts, pa.string())
 
-    @property
-    def _scan(self) -> _Scan:
-        return self.scanned or self.scan({}, ())
-
-    def _columns(self, part: int, names: Sequence[str]) -> Mapping[str, Converted]:
+    def _columns(self, part: int, types: Mapping[str, str]) -> Mapping[str, Converted]:
         """Return columns of a part in their types."""
-        if self._block[0] != part or not self._block[1] >= {*names}:
-            block = self._lines.block(self._rows(part)[0], names)
-            self._block, self._converted = (part, {*names}, block), {}
-        cells, nothing = self._block[2].cells, [None] * len(self._rows(part)[0])
-        kinds: dict[tuple[str, bool], list[str]] = {}
-        for name in dict.fromkeys(names):
-            if name not in self._converted:
-                kinds.setdefault((self._kinds[name], name in cells), []).append(name)
-        for (kind, _), some in kinds.items():
-            found = convert([cells.get(name, nothing) for name in some], kind)
-            self._converted.update(zip(some, found, strict=True))
-        return self._converted
+        rows = self._rows(part)[0]
+        cells = self._lines.block(rows, list(types)).cells
+        alike: dict[tuple[str, bool], list[str]] = {}
+        for name, kind in types.items():
+            alike.setdefault((kind, name in cells), []).append(name)
+        converted: dict[str, Converted] = {}
+        for (kind, _), some in alike.items():
+            found = convert([cells.get(name, [None] * len(rows)) for name in some], kind)
+            converted.update(zip(some, found, strict=True))
+        return converted
 
     def _parts(self) -> Iterator[tuple[int, Rows]]:
         start, stop = -1, self._start
@@ -267,19 +256,19 @@ class LineTable(RowContainer):
             if is_last and is_open:
                 self._check_text(start, content)
                 line = self._line(start, content, int(bounds[-1, 0]))
-                raise NoTextError(
+                raise NoTableError(
                     f"a quote that opens in line {line} does not close", "Close or double it."
                 )
             if is_last or (len(bounds) > 1 and content[: int(bounds[-1, 0])].strip()):
                 return content, bounds, is_last
             if len(content) > _MOST_LINE_BYTES:
                 line = self._line(start, content, 0)
-                raise NoTextError(f"line {line} is longer than 64 MiB", "Cut its values.")
+                raise NoTableError(f"line {line} is longer than 64 MiB", "Cut its values.")
 
     def _check_text(self, start: int, content: bytes) -> None:
         at = first_that_is_no_text(content)
         if at is not None:
-            raise NoTextError(
+            raise NoTableError(
                 f"line {self._line(start, content, at)}: the byte 0x{content[at]:02x} is not UTF-8",
                 "Name the encoding in dataset.encoding, as in 'latin-1' or 'cp1252', or write "
                 "the file again in UTF-8.",
@@ -300,13 +289,24 @@ class LineTable(RowContainer):
         self, start: int, content: bytes, at: int, ends: NDArray[np.int64] | None = None
     ) -> int:
         """Line of a byte of `content`, which begins at a byte of the file; counted from 1."""
-        if start not in self._lines_before:
-            self._stream.seek(0)
-            before = np.frombuffer(self._stream.read(start), dtype=np.uint8)
-            self._lines_before[start] = len(line_ends(before, is_last=True))
+        known = self._scan.lines_before
+        if start not in known:
+            before = max(each for each in known if each <= start)
+            known[start] = known[before] + self._num_line_ends(before, start)
         if ends is None:
             ends = line_ends(np.frombuffer(content, dtype=np.uint8), is_last=True)
-        return 1 + self._lines_before[start] + int(np.searchsorted(ends, at))
+        return 1 + known[start] + int(np.searchsorted(ends, at))
+
+    def _num_line_ends(self, start: int, stop: int) -> int:
+        """Return how many lines end between two rows, in bounded memory."""
+        num_ends, last = 0, b""
+        self._stream.seek(start)
+        while start < stop:
+            content = self._stream.read(min(_BLOCK_BYTES, stop - start))
+            num_ends += content.count(b"\n") + content.count(b"\r")
+            num_ends -= (last + content).count(b"\r\n")
+            start, last = start + len(content), content[-1:]
+        return num_ends
 
 
 class LineSource(RowSource):
@@ -318,30 +318,27 @@ class LineSource(RowSource):
         super().__init__(spec, place, fields, access)
         self._encoding = spec.encoding
         self._tallies: dict[str, Tally] = {}
-        self._scans: dict[tuple[str, str], _Scan] = {}
-        columns = self.asked.fields
-        self._kinds = {
-            column: _kind_of(each)
-            for each in fields  # a column `a/b` is the field `a.b`
-            for column in (columns.get(each.name, each.name), each.name.replace(".", "/"))
-            if each.name not in columns or column == columns[each.name]
-        }
+        self._scans: dict[str, _Scan] = {}
+        self._kinds: dict[str, str] = {}
 
     @abstractmethod
     def lines(self, path: str) -> LineFormat:
         """Return how lines of a file are read."""
 
-    @contextmanager
-    def open_rows(self, path: str, version: str) -> Iterator[LineTable]:
-        with self._opened(path, version) as table:
-            table.scanned = self._scans.get((path, version))
-            yield table
+    def container(self, path: str, stream: BinaryIO, closing: ExitStack) -> LineTable:
+        text = _as_utf8(stream, self._encoding, closing)
+        scanned = self._scans.setdefault(path, _Scan())
+        return LineTable(text, self.lines(path), self._kinds, scanned)
 
     def list_samples(self, check: Check | None = None) -> SampleTable:
+        texts = {*PATHS, *self.asked.roles.values(), *self.asked.defaults.values()}
+        self._scans.clear()
         for file in self.containers(check):
-            with self._opened(file.path, file.version) as table:
-                texts = {*PATHS, *self.asked.roles.values(), *self.asked.defaults.values()}
-                self._scans[file.path, file.version] = table.scan(self._tallies, texts)
+            table: Any
+            with self.open_rows(file.path, file.version) as table:
+                table.scan(self._tallies, texts)
+                for each in table.dropped:
+                    logger.info("Left out of %s/%s: %s", self._place.name, file.path, each)
             if check is not None:
                 check()
         self._kinds = {name: tally.kind for name, tally in self._tallies.items()}
@@ -351,14 +348,12 @@ class LineSource(RowSource):
             for note in filter(is_notable, tally.notes(name)):
                 logger.info("Column '%s' (%s) %s", name, self._kinds[name], remark(note))
         if self.asked.every and not self.asked.is_index:
-            for (path, _), scan in self._scans.items():
+            for path, scan in self._scans.items():
                 self._refuse_index(path, scan.texts[path_column(self._kinds)])
         return super().list_samples(check)
 
-    def type_notes(
-        self, field: SourceField, types: Mapping[str, str], values: Sequence[Any]
-    ) -> list[ColumnNote]:
-        return self._tallies[self.chosen.columns[field.name]].notes(field.name)
+    def type_notes(self, field: SourceField, values: Sequence[Any]) -> list[ColumnNote]:
+        return self._tallies[field.column].notes(field.name)
 
     def _refuse_index(self, path: str, texts: Sequence[Any]) -> None:
         """Refuse a table that names the files of samples: their paths alone would be packed."""
@@ -377,26 +372,6 @@ class LineSource(RowSource):
             return self._place.store.stat(path) is not None
         except (DataError, OSError, ValueError):  # a text that names no file here
             return False
-
-    @contextmanager
-    def _opened(self, path: str, version: str) -> Iterator[LineTable]:
-        import pyarrow as pa
-
-        name = f"{self._place.name}/{path}"
-        with self._place.open(path, version) as stream:
-            try:
-                with _as_utf8(stream, self._encoding) as text:
-                    lines = self.lines(path)
-                    table = LineTable(text, lines, self._kinds, self._encoding)
-                    for each in lines.dropped:
-                        logger.info("Left out of %s: %s", name, each)
-                    yield table
-            except NoTextError as error:
-                raise DataError(
-                    f"{name} cannot be read as a {self.form} file: {error}", error.hint
-                ) from error
-            except pa.ArrowException as error:
-                raise damaged(name, self.form, error) from error
 
 
 class CsvSource(LineSource):
@@ -419,30 +394,20 @@ class JsonLinesSource(LineSource):
         return JsonLinesFormat()
 
 
-@contextmanager
-def _as_utf8(stream: BinaryIO, encoding: str) -> Iterator[BinaryIO]:
-    """A file of some encoding in UTF-8."""
+def _as_utf8(stream: BinaryIO, encoding: str, closing: ExitStack) -> BinaryIO:
+    """Return a file of some encoding in UTF-8."""
     if codecs.lookup(encoding).name == "utf-8":
-        yield stream
-        return
+        return stream
     decoder = codecs.getincrementaldecoder(encoding)()
-    with SpooledTemporaryFile(_SPOOLED_BYTES) as text:
-        content = b"?"
-        while content:
-            content = stream.read(_BLOCK_BYTES)
-            try:
-                text.write(decoder.decode(content, final=not content).encode())
-            except UnicodeError as error:
-                raise NoTextError(
-                    f"it is not written in {encoding}: {error}", "Correct dataset.encoding."
-                ) from error
-        yield cast("BinaryIO", text)
-
-
-def _kind_of(field: SourceField) -> str:
-    """The type of a column by its field."""
-    if field.kind == "value":
-        return COMMA if field.encoding == "," else field.dtype
-    if field.kind == "array":
-        return ARRAY
-    return JSON if field.encoding == "json" else TEXT
+    text = SpooledTemporaryFile(_SPOOLED_BYTES)  # noqa: SIM115  `closing` closes it
+    closing.enter_context(text)
+    content = b"?"
+    while content:
+        content = stream.read(_BLOCK_BYTES)
+        try:
+            text.write(decoder.decode(content, final=not content).encode())
+        except UnicodeError as error:
+            raise NoTableError(
+                f"it is not written in {encoding}: {error}", "Correct dataset.encoding."
+            ) from error
+    return cast("BinaryIO", text)

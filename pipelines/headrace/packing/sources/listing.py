@@ -99,8 +99,6 @@ class Chosen:
     """The columns that count in all containers of a source."""
 
     fields: Fields = ()
-    columns: Mapping[str, str] = field(default_factory=dict)
-    """Column by field."""
     roles: Mapping[str, str] = field(default_factory=dict)
     """Columns of classes, groups and splits, by role."""
     classes: tuple[str, ...] = ()
@@ -111,11 +109,7 @@ class Chosen:
     @property
     def named(self) -> list[str]:
         """Columns of fields and roles."""
-        return [*self.columns.values(), *self.roles.values()]
-
-    def column(self, name: str, types: Mapping[str, object]) -> str:
-        """Return the column of a field; datasets in groups of HDF5 files are `group.name`."""
-        return self.columns.get(name, name if name in types else name.replace(".", "/"))
+        return [*(each.column for each in self.fields), *self.roles.values()]
 
     @cached_property
     def fills(self) -> Mapping[str, Value]:
@@ -124,11 +118,10 @@ class Chosen:
         Raises:
             RecipeError: One does not fit its column.
         """
-        pairs = [(each, self.column(each.name, self.missing)) for each in self.fields]
         return {
-            each.name: _fill_of(column, self.missing[column], each)
-            for each, column in pairs
-            if column in self.missing
+            each.name: _fill_of(each.column, self.missing[each.column], each)
+            for each in self.fields
+            if each.column in self.missing
         }
 
 
@@ -137,7 +130,7 @@ def path_column(types: Types) -> str:
     return PATHS[1] if PATHS[1] in types and PATHS[0] not in types else PATHS[0]
 
 
-def choose(asked: Asked, rows: RowContainer, name: str, other: str = "") -> Chosen:
+def choose(asked: Asked, rows: RowContainer, container: str, other: str = "") -> Chosen:
     """Return the columns that count, by the first container; `other` is another one's path.
 
     Raises:
@@ -150,16 +143,18 @@ def choose(asked: Asked, rows: RowContainer, name: str, other: str = "") -> Chos
     if LABEL not in roles and asked.labels == "auto" and not asked.as_value:
         named = [column for column in types if rows.class_names(column)]
         roles |= {LABEL: named[0]} if len(named) == 1 else {}
-    _check_named(asked, rows, name, other)
+    _check_named(asked, rows, container, other)
     columns = dict(asked.fields)
     if asked.every:
         taken = {*roles.values(), *([asked.fields[LABEL]] if asked.as_value else [])}
-        columns = _other_columns(asked, taken, rows, name) | columns
+        columns = _other_columns(asked, taken, rows, container) | columns
     label = roles.get(LABEL)
-    fields = (rows.field(field, column) for field, column in columns.items())
+    fields = tuple(
+        replace(rows.field(name, column), column=column, type=types[column])
+        for name, column in columns.items()
+    )
     chosen = Chosen(
-        fields=tuple(_field_of_index(each) if asked.is_index else each for each in fields),
-        columns=columns,
+        fields=tuple(map(_field_of_index, fields)) if asked.is_index else fields,
         roles=roles,
         classes=tuple(rows.class_names(label)) if label else (),
         missing=asked.missing,
@@ -276,7 +271,7 @@ def listed_rows(
             left_out.setdefault(row, f"{rows.place(row)}: {column}: {GONE}")
     if split is not None:
         names.setdefault("split", repeated(split, num_rows))
-    num_bytes = rows.num_bytes(chosen.columns.values()) or file.num_bytes
+    num_bytes = rows.num_bytes(each.column for each in chosen.fields) or file.num_bytes
     table = table_of_rows(file, num_bytes // num_rows, rows.parts, names)
     kept = np.delete(np.arange(num_rows), list(left_out))
     return table.take(kept) if left_out else table, left_out
@@ -357,7 +352,7 @@ def _role_names(
 def _field_of_index(field: SourceField) -> SourceField:
     """Return a field of an index: lists are texts of JSON, numbers of the widest types."""
     if field.kind == "array":
-        return SourceField(field.name, "text", encoding="json")
+        return replace(field, kind="text", encoding="json", type="json")
     widest = {"i": "int64", "u": "uint64", "f": "float64"}
     kind = np.dtype(field.dtype).kind if field.dtype else ""
     return replace(field, dtype=widest.get(kind, field.dtype))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.fields.field_kind import Value
-from headrace.packing.samples import SourceField, Unreadable
+from headrace.packing.samples import Fields, SourceField, Unreadable
 
 GONE = "it has no value"
 """Why a cell without a value cannot be packed."""
@@ -25,11 +25,13 @@ Cell: TypeAlias = "Value | Unreadable"
 Types = Mapping[str, str]
 """Type of every column, as the format writes it."""
 
-RowsOfPart: TypeAlias = "tuple[int, NDArray[np.int64], NDArray[np.int64]]"
-"""A part of a container, rows of it, ascending, and where they stand among all that are read."""
 
-FieldColumns: TypeAlias = "Sequence[tuple[SourceField, str]]"
-"""Fields, and the column of each."""
+class NoTableError(ValueError):
+    """A container cannot be read; `hint` is the way out."""
+
+    def __init__(self, what: str, hint: str) -> None:
+        super().__init__(what)
+        self.hint = hint
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class RowContainer(ABC):
 
     @abstractmethod
     def field(self, name: str, column: str) -> SourceField:
-        """Return the field of a column; may read its first value.
+        """Return a field for a column, without that; may read its first value.
 
         Raises:
             RecipeError: Its type cannot be packed.
@@ -95,11 +97,15 @@ class RowContainer(ABC):
         """Return where a row is, for messages."""
         return f"row {row}"
 
-    def columns(
-        self, fields: FieldColumns, part: int, rows: NDArray[np.int64]
-    ) -> Iterable[ColumnOfRows]:
-        """Yield some rows of a part, ascending, by column; unless the source reads them itself."""
+    def columns(self, fields: Fields, part: int, rows: NDArray[np.int64]) -> Iterator[ColumnOfRows]:
+        """Yield some rows of a part, ascending, by field."""
         raise NotImplementedError
+
+    def pieces(
+        self, fields: Fields, part: int, rows: NDArray[np.int64]
+    ) -> Iterator[tuple[slice, Iterable[ColumnOfRows]]]:
+        """Yield the same, for as many of the rows as are read at once."""
+        yield slice(len(rows)), self.columns(fields, part, rows)
 
     @property
     def not_fields(self) -> Mapping[str, str]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from itertools import accumulate, groupby, takewhile
-from typing import Any
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +17,23 @@ from headrace.informing import inform
 from headrace.objects.protocol import Check, StoredFile
 from headrace.packing.column_notes import LOOKED_AT, notes_on
 from headrace.packing.sample_table import SampleRef, SampleTable, strings
-from headrace.packing.samples import READ_BYTES, Access, Fields, SourceField, Unreadable, Values
+from headrace.packing.samples import (
+    READ_BYTES,
+    Access,
+    Fields,
+    Source,
+    SourceField,
+    Unreadable,
+    Values,
+)
 from headrace.packing.sources.cells import Tally, add_texts
-from headrace.packing.sources.files import chosen, containers, no_second_label, refuse_paths
+from headrace.packing.sources.files import (
+    chosen,
+    containers,
+    damaged,
+    no_second_label,
+    refuse_paths,
+)
 from headrace.packing.sources.listing import (
     Asked,
     Chosen,
@@ -29,13 +42,7 @@ from headrace.packing.sources.listing import (
     listed_rows,
     windows,
 )
-from headrace.packing.sources.row_container import (
-    GONE,
-    ColumnOfRows,
-    RowContainer,
-    RowsOfPart,
-    Types,
-)
+from headrace.packing.sources.row_container import GONE, ColumnOfRows, NoTableError, RowContainer
 from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
 
@@ -43,38 +50,55 @@ _FIRST_ROWS = 256
 _MOST_ROWS = 2**15
 
 
-class RowSource(ABC):
+class RowSource(Source):
     """Rows of the containers below a place."""
 
     form: str
     suffixes: tuple[str, ...]
-    notes: tuple[str | ColumnNote, ...] = ()
     sequential = True
+    what: ClassVar[str] = ""
+    """The form as people call it, if they do not call it so."""
+    stays_open: ClassVar[bool] = False
+    """Whether a container stays open for the rows behind those that were read."""
 
     def __init__(
         self, spec: DatasetSpec, place: SourceStore, fields: Fields, access: Access
     ) -> None:
         refuse_paths(spec, self.form, "column that holds the label")
         self.asked = Asked.of(spec)
-        self.chosen = Chosen(fields=fields, columns=self.asked.fields, missing=spec.missing)
+        self.chosen = Chosen(fields=fields, missing=spec.missing)
+        self.fields = fields
         self.left_out: Mapping[int, str] = {}
         """Why rows of the container that was listed last are no samples, by their number."""
         self.quarantined: list[Unreadable] = []
         self._place = place
         self._include = chosen(spec)
+        self._open: tuple[str, str, RowContainer] | None = None
+        self._closing = ExitStack()
 
     @abstractmethod
-    def open_rows(self, path: str, version: str) -> AbstractContextManager[RowContainer]: ...
+    def container(self, path: str, stream: BinaryIO, closing: ExitStack) -> RowContainer:
+        """Return an opened container; `closing` takes what must be closed after it."""
 
-    @property
-    def fields(self) -> Fields:
-        """Fields of a sample; known after the listing, or from the opening."""
-        return self.chosen.fields
+    @contextmanager
+    def open_rows(self, path: str, version: str) -> Iterator[RowContainer]:
+        with self._place.open(path, version) as stream, self._naming(path), ExitStack() as closing:
+            yield self.container(path, stream, closing)
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Class names in the source's own order; known after the listing."""
-        return self.chosen.classes
+    @contextmanager
+    def _naming(self, path: str) -> Iterator[None]:
+        """Name the file that cannot be read, in a DataError."""
+        import pyarrow as pa
+
+        name, what = f"{self._place.name}/{path}", self.what or self.form
+        try:
+            yield
+        except NoTableError as error:
+            raise DataError(
+                f"{name} cannot be read as a {what} file: {error}", error.hint
+            ) from error
+        except (pa.ArrowException, OSError, EOFError, ValueError) as error:
+            raise damaged(name, what, error) from error
 
     def containers(self, check: Check | None = None) -> Sequence[StoredFile]:
         return containers(self._place, self.form, self.suffixes, check, self._include)
@@ -93,10 +117,11 @@ class RowSource(ABC):
             with self.open_rows(file.path, file.version) as rows:
                 if not types:
                     self.chosen, types = choose(self.asked, rows, name, other), rows.types
+                    self.fields, self.classes = self.chosen.fields, self.chosen.classes
                 check_container(file, name, rows, self.chosen, types)
                 if any(rows.parts.values()):
                     found[f"{file.path}#"] = self._rows_of(file, name, rows)
-                    self.notes = self.notes or tuple(self._informed(file, rows))
+                    self.notes = self.notes or tuple(self._informed(file, rows.parts))
             if check is not None:
                 check()
         tables = [found[path] for path in sorted(found)]
@@ -108,73 +133,83 @@ class RowSource(ABC):
         no_second_label(self.fields, listed)
         return listed
 
-    def read_columns(
-        self, refs: SampleTable
-    ) -> Iterator[tuple[int, int, Mapping[str, ColumnOfRows]]]:
-        """Yield the first sample, the one behind the last, and values by field, in order.
-
-        Raises:
-            DataError: A source changed or vanished since it was listed.
-            StoreError: The storage failed.
-        """
-        try:
-            for start, stop in windows(refs):
-                columns = self._in_columns(refs[start:stop])
-                if stop == len(refs):
-                    self._end_columns()  # so that less is in memory while these are written
-                yield start, stop, columns
-        finally:
-            self._end_columns()
-
     def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:
         """Yield values of samples, in order; about `READ_BYTES` of them are in memory at once.
 
         Samples of a shard come in random order, so each reading goes over all parts that it lies
         in: as many rows as fit are read at once.
         """
+        for start, stop, columns in self.read_columns(refs, by_size=True):
+            some = refs[start:stop]
+            paths = some.iter_paths() if isinstance(some, SampleTable) else [r.path for r in some]
+            yield from samples_of(paths, columns)
+            del columns  # before the next are read
+
+    def read_columns(
+        self, refs: Sequence[SampleRef], *, by_size: bool = False
+    ) -> Iterator[tuple[int, int, Mapping[str, ColumnOfRows]]]:
+        """Yield the first sample, the one behind the last, and values by field, in order.
+
+        Args:
+            refs: The samples.
+            by_size: Whether values may be larger than listed: the first rows say how large.
+
+        Raises:
+            DataError: A source changed or vanished since it was listed.
+            StoreError: The storage failed.
+        """
         most, row_bytes = _FIRST_ROWS, 0
-        cuts = windows(refs) if isinstance(refs, SampleTable) else [(0, len(refs))]
         try:
-            for start, end in cuts:
+            for start, end in windows(refs) if isinstance(refs, SampleTable) else [(0, len(refs))]:
                 while start < end:
-                    some = list(refs[start : min(start + most, end)])
-                    ends = accumulate(max(ref.num_bytes, row_bytes) for ref in some)
-                    some = some[: max(1, sum(1 for _ in takewhile(READ_BYTES.__ge__, ends)))]
-                    columns = self._in_columns(some)
-                    row_bytes = sum(map(_num_bytes, columns.values())) // len(some)
-                    yield from samples_of([ref.path for ref in some], columns)
-                    del columns  # before the next are read
-                    start, most = start + len(some), _MOST_ROWS
+                    stop = min(start + most, end) if by_size else end
+                    if by_size:
+                        ends = np.cumsum(np.maximum(_sizes(refs[start:stop]), row_bytes))
+                        stop = start + max(1, int(np.searchsorted(ends, READ_BYTES, side="right")))
+                    columns = self._in_columns(refs[start:stop])
+                    if by_size:
+                        row_bytes = sum(map(_num_bytes, columns.values())) // (stop - start)
+                    if stop == len(refs):
+                        self._close()  # so that less is in memory while these are written
+                    yield start, stop, columns
+                    del columns
+                    start, most = stop, _MOST_ROWS
         finally:
-            self._end_columns()
-
-    def columns_of(
-        self, path: str, version: str, fields: Sequence[SourceField], wanted: Sequence[RowsOfPart]
-    ) -> Iterator[tuple[NDArray[np.int64], Iterable[ColumnOfRows]]]:
-        """Yield where rows stand among all that are read, and their columns."""
-        with self.open_rows(path, version) as rows:
-            types = rows.types
-            pairs = [(each, self.chosen.column(each.name, types)) for each in fields]
-            for part, numbers, at in wanted:
-                yield at, rows.columns(pairs, part, numbers)
-
-    def _end_columns(self) -> None:  # noqa: B027  most leave nothing open
-        """Close what was left open for the next columns."""
+            self._close()
 
     def _in_columns(self, refs: Sequence[SampleRef]) -> dict[str, ColumnOfRows]:
-        of, parts, rows = _places(refs)
-        order = np.lexsort((rows, parts, of))
+        of, parts, numbers = _places(refs)
+        order = np.lexsort((numbers, parts, of))
         changes = (np.diff(of[order]) != 0) | (np.diff(parts[order]) != 0)
-        groups = np.split(order, np.flatnonzero(changes) + 1)
         found: dict[str, ColumnOfRows] = {}
-        for _, same_file in groupby(groups, key=lambda group: int(of[group[0]])):
-            wanted = [(int(parts[at[0]]), rows[at], at) for at in same_file]
-            path, version = _file_of(refs[int(wanted[0][2][0])])
-            for at, columns in self.columns_of(path, version, self.fields, wanted):
-                for field, column in zip(self.fields, columns, strict=True):
-                    filled = self._filled(field.name, column)
-                    found[field.name] = _put(found.get(field.name), filled, at, len(refs))
+        files: dict[int, tuple[str, str]] = {}
+        for at in np.split(order, np.flatnonzero(changes) + 1):
+            if (number := int(of[at[0]])) not in files:
+                files[number] = _file_of(refs[int(at[0])])
+            path, version = files[number]
+            with self._naming(path):
+                rows = self._opened(path, version)
+                for piece, columns in rows.pieces(self.fields, int(parts[at[0]]), numbers[at]):
+                    for field, column in zip(self.fields, columns, strict=True):
+                        filled = self._filled(field.name, column)
+                        found[field.name] = _put(
+                            found.get(field.name), filled, at[piece], len(refs)
+                        )
+        if not self.stays_open:
+            self._close()
         return found
+
+    def _opened(self, path: str, version: str) -> RowContainer:
+        """Return a container, which stays open until another one is opened."""
+        if self._open is None or self._open[:2] != (path, version):
+            self._close()
+            rows = self._closing.enter_context(self.open_rows(path, version))
+            self._open = path, version, rows
+        return self._open[2]
+
+    def _close(self) -> None:
+        self._open = None
+        self._closing.close()
 
     def _filled(self, name: str, column: ColumnOfRows) -> ColumnOfRows:
         """Return a column with what stands for missing values."""
@@ -197,36 +232,28 @@ class RowSource(ABC):
         ]
         return table
 
-    def _informed(self, file: StoredFile, rows: RowContainer) -> list[ColumnNote]:
+    def _informed(self, file: StoredFile, parts: Mapping[int, int]) -> list[ColumnNote]:
         """Return what people should know of the columns; nothing if the rows cannot be read."""
-        try:
-            work = partial(self._notes_on, file, rows)
-            return inform(None, "notes on columns", lambda: [*work()], list, None) or []
-        finally:
-            self._end_columns()
+        work = partial(self._notes_on, file, *next(iter(parts.items())))
+        return inform(None, "notes on columns", lambda: [*work()], list, None) or []
 
-    def _notes_on(self, file: StoredFile, rows: RowContainer) -> Iterator[ColumnNote]:
-        """Yield notes on the fields, by the first rows of a container."""
-        part, num_rows = next(iter(rows.parts.items()))
-        at = np.arange(min(num_rows, LOOKED_AT))
-        looked = [each for each in self.fields if each.kind in ("text", "value")]
+    def _notes_on(self, file: StoredFile, part: int, num_rows: int) -> Iterator[ColumnNote]:
+        """Yield notes on the fields, by the first rows of a part; its container is opened anew."""
+        looked = tuple(each for each in self.fields if each.kind in ("text", "value"))
         found: dict[str, list[Any]] = {each.name: [] for each in looked}
-        for _, columns in self.columns_of(file.path, file.version, looked, [(part, at, at)]):
-            for field, column in zip(looked, columns, strict=True):
-                there = [row for row in range(len(column.values)) if row not in column.wrong]
-                found[field.name] += map(column.value, there)
-        types = rows.types
+        with self.open_rows(file.path, file.version) as rows:
+            for _, columns in rows.pieces(looked, part, np.arange(min(num_rows, LOOKED_AT))):
+                for field, column in zip(looked, columns, strict=True):
+                    there = [row for row in range(len(column.values)) if row not in column.wrong]
+                    found[field.name] += map(column.value, there)
         for field in self.fields:
             values = found.get(field.name, [])
-            yield from self.type_notes(field, types, values)
+            yield from self.type_notes(field, values)
             yield from notes_on(field.name, values, self._place.folder)
 
-    def type_notes(
-        self, field: SourceField, types: Types, values: Sequence[Any]
-    ) -> list[ColumnNote]:
+    def type_notes(self, field: SourceField, values: Sequence[Any]) -> list[ColumnNote]:
         """Return how the type of a field was chosen; `values` are its first ones."""
-        kind = types[self.chosen.columns[field.name]]
-        found = [ColumnNote(column=field.name, kind="type", detail=kind)]
+        found = [ColumnNote(column=field.name, kind="type", detail=field.type)]
         texts = [value for value in values if isinstance(value, str)]
         if texts and not field.encoding:
             tally = Tally(written=True)
@@ -258,6 +285,12 @@ def _places(refs: Sequence[SampleRef]) -> list[NDArray[np.int64]]:
     files: dict[tuple[str, str], int] = {}
     of = [files.setdefault(_file_of(ref), len(files)) for ref in refs]
     return [np.array(of), *np.array([ref.where for ref in refs]).T]
+
+
+def _sizes(refs: Sequence[SampleRef]) -> NDArray[np.int64]:
+    if isinstance(refs, SampleTable):
+        return refs.numbers("bytes")
+    return np.array([ref.num_bytes for ref in refs], dtype=np.int64)
 
 
 def _put(

@@ -137,24 +137,6 @@ class SourceStore:
             ) from error
 
 
-class OneFile(SourceStore):
-    """One file of a place, which may be inside a container."""
-
-    def __init__(self, place: SourceStore, file: StoredFile) -> None:
-        super().__init__(place.store, file.path)
-        self.name = place.name
-        self._place = place
-        self._file = file
-
-    def listed(self, wanted: Wanted, check: Check | None = None) -> SampleTable:
-        del wanted, check
-        file = self._file
-        return SampleTable.of(path=[file.path], bytes=[file.num_bytes], version=[file.version])
-
-    def open(self, path: str, version: str) -> BinaryIO:
-        return self._place.open(path, version)
-
-
 @contextmanager
 def _as_listed() -> Iterator[None]:
     try:

@@ -23,7 +23,7 @@ from headrace.packing.sample_table import (
     repeated,
     strings,
 )
-from headrace.packing.samples import Access, Fields, SourceField, Unreadable, Values
+from headrace.packing.samples import Access, Fields, Source, SourceField, Unreadable, Values
 from headrace.packing.sources.files import (
     check_field_name,
     chosen,
@@ -45,12 +45,9 @@ _NUM_LOOKED_AT = 64
 _PARTS = r"(?s)^(?P<key>(?:.*/)?[^/.]*)\.?(?P<ending>[^/]*)$"
 
 
-class WebDatasetSource:
+class WebDatasetSource(Source):
     """Samples of tar files as the library `webdataset` writes them."""
 
-    classes: tuple[str, ...] = ()
-    quarantined: Sequence[Unreadable] = ()
-    notes: tuple[str, ...] = ()
     sequential = True
 
     def __init__(

@@ -5,21 +5,17 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from headrace.errors import DataError, RecipeError
 from headrace.objects import store as stores
 from headrace.objects.store import LocalStore
 from headrace.packing.sample_table import SampleRef
-from headrace.packing.samples import NOTHING, Unreadable
-from headrace.packing.sources.folder import FolderSource
+from headrace.packing.samples import Unreadable
 from headrace.packing.sources.open import open_source
 from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
-from support.source_files import npz, read_all, wav
-from support.stores import afar
+from support.source_files import read_all, wav
 
 
 def spec_of(folder: Path | str, **more: object) -> DatasetSpec:
@@ -159,34 +155,6 @@ def test_values_by_ending(tmp_path, name, content, kind, value):
     assert field.encoding == ("json" if name.endswith("json") else "")
 
 
-def test_arrays(tmp_path: Path) -> None:
-    for number in range(3):
-        np.save(tmp_path / f"{number}.npy", np.full((2, 3), number, dtype=">f4"))
-    (tmp_path / "3.npy").write_bytes(b"no array")
-    (tmp_path / "4.npy").write_bytes(b"")
-    _, values = read_all(spec_of(tmp_path))
-    for number in range(3):
-        np.testing.assert_array_equal(values[number]["array"], np.full((2, 3), number))
-        assert values[number]["array"].dtype == np.dtype("<f4")
-    assert values[3].path == "3.npy"
-    assert "no .npy file" in values[3].reason
-    assert values[4] == Unreadable("4.npy", "the file is empty")
-
-
-def test_archives_give_a_field_for_every_array(tmp_path: Path) -> None:
-    for number in range(2):
-        content = npz(x=np.full(3, number), y=np.float32(number))
-        (tmp_path / f"{number}.npz").write_bytes(content)
-    (tmp_path / "2.npz").write_bytes(npz(x=np.zeros(3)))
-    (tmp_path / "3.npz").write_bytes(content[:100])
-    source, values = read_all(spec_of(tmp_path))
-    assert [(field.name, field.kind) for field in source.fields] == [("x", "array"), ("y", "array")]
-    np.testing.assert_array_equal(values[1]["x"], [1, 1, 1])
-    assert values[1]["y"] == 1
-    assert values[2] == Unreadable("2.npz", "arrays x in place of x, y")
-    assert "no .npz file" in values[3].reason
-
-
 PAIRS = {"image": "*.jpg", "mask": "*_mask.png", "caption": "*.txt"}
 
 
@@ -218,22 +186,6 @@ def test_a_pattern_has_one_star(tmp_path: Path, pattern: str) -> None:
         open_source(spec_of(tmp_path, fields={"image": pattern}))
 
 
-@pytest.mark.parametrize("remote", [False, True])
-def test_files_that_vanish_or_change_while_packing(tmp_path: Path, remote: bool) -> None:
-    touch(tmp_path, "1.png", "2.png", "3.png")
-    spec = spec_of(tmp_path)
-    store = afar(tmp_path) if remote else LocalStore(str(tmp_path))
-    source = FolderSource(spec, SourceStore(store), (), NOTHING)
-    refs = source.list_samples()
-    assert list(source.read(refs[:1])) == [{"image": b"1.png"}]
-    store.delete("2.png")
-    with pytest.raises(DataError, match=r"2\.png is gone since the source folder was listed"):
-        list(source.read(refs))
-    store.write("2.png", b"2.png")
-    with pytest.raises(DataError, match=r"2\.png was written to since"):
-        list(source.read(refs))
-
-
 def test_a_file_that_may_not_be_read_is_set_aside(tmp_path, monkeypatch):
     touch(tmp_path, "1.png")
     real = os.open
@@ -246,11 +198,6 @@ def test_a_file_that_may_not_be_read_is_set_aside(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "open", refuse)
     _, values = read_all(spec_of(tmp_path))
     assert values == [Unreadable("1.png", "it cannot be read: Permission denied")]
-
-
-def test_an_image_is_given_as_it_is(tmp_path: Path) -> None:
-    Image.new("L", (3, 4), 9).save(tmp_path / "1.png")
-    assert read_all(spec_of(tmp_path))[1] == [{"image": (tmp_path / "1.png").read_bytes()}]
 
 
 def test_texts_are_samples_where_nothing_else_is_and_never_beside_images(tmp_path: Path) -> None:

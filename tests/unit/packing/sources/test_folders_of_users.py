@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import io
-import json
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from PIL import Image
-from pyarrow import parquet
 
 from headrace.errors import HeadraceError
 from headrace.files.manifest_file import read_manifest
@@ -29,10 +26,13 @@ with zipfile.ZipFile(ZIPPED, "w") as _archive:
     _archive.writestr("a.png", png(1))
 
 
-def write(folder: Path, files: Mapping[str, bytes]) -> Path:
+def write(folder: Path, files: Mapping[str, Any]) -> Path:
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
+        if isinstance(content, Mapping):
+            write_tar(folder / name, dict(content))
+        else:
+            (folder / name).write_bytes(content)
     return folder
 
 
@@ -61,43 +61,35 @@ def test_files_that_are_left_out_are_counted(
     assert f"files left out: {note}" in " ".join(shown.split())
 
 
-def test_nothing_is_said_where_nothing_is_left_out(packs: Packs, tmp_path: Path) -> None:
-    files = {**PICTURES, "labels.csv": b"path,label\n" + b"".join(
-        f"{name},x\n".encode() for name in PICTURES)}  # fmt: skip
-    assert "notes" not in packs(write(tmp_path / "in", files), {"index": "labels.csv"})
+INDEX = b"path,label\n" + b"".join(f"{name},x\n".encode() for name in PICTURES)
+PAIRS = {f"{n}{ending}": png(n) for n in range(4) for ending in (".a.png", ".b.png")}
+TAR = {**PICTURES, "cat/a.heic": b"x", "__MACOSX/cat/0.png": b"x"}
+SHARD = {
+    f"{n}{end}": png(1) if end == ".png" else b"2 " for n in range(4) for end in (".png", ".cls")
+}
+NO_LABELS = {"labels": "none"}
 
 
-def test_files_beside_the_parts_of_samples_are_counted(packs: Packs, tmp_path: Path) -> None:
-    parts = {
-        f"{number}{ending}": png(number) for number in range(4) for ending in (".a.png", ".b.png")
-    }
-    source = write(tmp_path / "in", {**parts, "x.xml": b"x", "__MACOSX/0.a.png": b"x"})
-    fields = {"a": "*.a.png", "b": "*.b.png"}
-    outputs = packs(source, {"fields": fields, "labels": "none"})
-    assert (outputs["num_samples"], outputs["notes"]) == (4, ["files left out: 1 .xml, 1 hidden"])
-
-
-def test_members_of_tar_files_that_are_left_out_are_counted(packs: Packs, tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    write_tar(
-        tmp_path / "in" / "a.tar", {**PICTURES, "cat/a.heic": b"x", "__MACOSX/cat/0.png": b"x"}
-    )
-    outputs = packs(tmp_path / "in", {"format": "tar"})
-    assert (outputs["num_samples"], outputs["notes"]) == (8, ["files left out: 1 .heic, 1 hidden"])
-
-
-def test_parts_of_webdataset_samples_that_are_left_out_are_counted(
-    packs: Packs, tmp_path: Path
+@pytest.mark.parametrize(
+    ("files", "keys", "num_samples", "notes"),
+    [
+        ({**PICTURES, "labels.csv": INDEX}, {"index": "labels.csv"}, 8, None),
+        ({**PAIRS, "x.xml": b"x", "__MACOSX/0.a.png": b"x"},
+         {**NO_LABELS, "fields": {"a": "*.a.png", "b": "*.b.png"}}, 4,
+         ["files left out: 1 .xml, 1 hidden"]),
+        ({"a.tar": TAR}, {"format": "tar"}, 8, ["files left out: 1 .heic, 1 hidden"]),
+        ({"a.tar": {**SHARD, "3.json": b"{}", "3.txt": b"x"}}, {}, 4,
+         ["files left out: 1 .json, 1 .txt", "spaces around 4 labels left out"]),
+        ({**{f"{n}.npy": npy([n]) for n in range(4)}, "a.txt": b"x"}, NO_LABELS, 4,
+         ["files left out: 1 .txt"]),
+    ],
+    ids=["index", "pairs", "tar", "webdataset", "arrays"],
+)  # fmt: skip
+def test_what_is_left_out_of_each_form_is_counted(
+    packs: Packs, tmp_path: Path, files: Any, keys: Any, num_samples: int, notes: list[str] | None
 ) -> None:
-    files = {f"{number}{end}": png(1) if end == ".png" else b"2 " for number in range(4)
-             for end in (".png", ".cls")}  # fmt: skip
-    (tmp_path / "in").mkdir()
-    write_tar(tmp_path / "in" / "a.tar", {**files, "3.json": b"{}", "3.txt": b"x"})
-    outputs = packs(tmp_path / "in")
-    assert outputs["num_samples"] == 4
-    assert outputs["notes"] == [
-        "files left out: 1 .json, 1 .txt", "spaces around 4 labels left out",
-    ]  # fmt: skip
+    outputs = packs(write(tmp_path / "in", files), keys)
+    assert (outputs["num_samples"], outputs.get("notes")) == (num_samples, notes)
 
 
 def test_folders_without_a_sample_are_named(packs: Packs, tmp_path: Path) -> None:
@@ -125,15 +117,6 @@ def test_a_folder_without_samples_is_refused(
     assert [text for text in expected if text not in str(caught.value)] == [], caught.value
 
 
-def test_an_archive_without_an_array_among_others_is_quarantined(
-    packs: Packs, tmp_path: Path
-) -> None:
-    files = {f"{number}.npz": npz(x=[number]) for number in range(9)} | {"9.npz": npz()}
-    outputs = packs(write(tmp_path / "in", files), {"labels": "none"}, {"max_quarantined": 0.2})
-    (left,) = read_manifest(Path(outputs["dataset"])).quarantined
-    assert (left.path, left.reason) == ("9.npz", "it holds no array")
-
-
 @pytest.mark.parametrize("ending", [".zip", ".7z", ".rar"])
 def test_an_archive_as_the_source_is_refused(packs: Packs, tmp_path: Path, ending: str) -> None:
     source = write(tmp_path, {f"my pictures{ending}": ZIPPED.getvalue()}) / f"my pictures{ending}"
@@ -153,18 +136,3 @@ def test_a_jpeg_that_is_cut_is_quarantined(packs: Packs, tmp_path: Path) -> None
     assert sorted((each.path, "truncated" in each.reason) for each in left) == [
         ("8.jpg", True), ("9.jpg", True),
     ]  # fmt: skip
-
-
-def test_arrays_beside_their_metadata(packs: Packs, tmp_path: Path) -> None:
-    source = write(tmp_path / "in", {f"{n}.npy": npy([n]) for n in range(4)} | {"a.txt": b"x"})
-    assert packs(source, {"labels": "none"})["notes"] == ["files left out: 1 .txt"]
-
-
-def test_pictures_without_a_class_of_hugging_face_are_refused(packs: Packs, tmp_path: Path) -> None:
-    features = {"label": {"_type": "ClassLabel", "names": ["cat", "dog"]}}
-    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
-    table = pa.table({"image": [png(1), png(2)], "label": pa.array([0, -1])})
-    (tmp_path / "in").mkdir()
-    parquet.write_table(table.replace_schema_metadata(metadata), tmp_path / "in" / "a.parquet")
-    with pytest.raises(HeadraceError, match="row 1: the label is -1, which is none of the classes"):
-        packs(tmp_path / "in")

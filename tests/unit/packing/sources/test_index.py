@@ -131,29 +131,6 @@ def test_columns_of_a_csv(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-WRITTEN = {
-    "at": (pa.array([1704067200000000001, 1704067200000000002], pa.timestamp("ns", "UTC")),
-           ["2024-01-01 00:00:00.000000001Z", "2024-01-01 00:00:00.000000002Z"]),
-    "day": (pa.array([19723, 0], pa.date32()), ["2024-01-01", "1970-01-01"]),
-    "price": (pa.array(["1.50", "-2.25"]).cast(pa.decimal128(8, 2)), ["1.50", "-2.25"]),
-}  # fmt: skip
-"""Columns of Parquet that are read as texts, and these."""
-
-
-@pytest.mark.parametrize("is_index", [True, False])
-def test_dates_times_and_decimals_of_parquet_are_texts(tmp_path: Path, is_index: bool) -> None:
-    columns = {name: column for name, (column, _) in WRITTEN.items()}
-    if is_index:
-        columns["path"] = pa.array(["a.png", "b.png"])
-        spec = spec_of(with_files(tmp_path), "i.parquet", labels="none")
-    else:
-        spec = DatasetSpec.model_validate({"name": "x", "source": str(tmp_path)})
-    parquet.write_table(pa.table(columns), tmp_path / "i.parquet")
-    found = read_again(spec)
-    for name, (_, texts) in WRITTEN.items():
-        assert [values[name] for values in found] == texts
-
-
 def test_only_the_columns_that_are_named(tmp_path: Path) -> None:
     with_files(tmp_path)
     (tmp_path / "l.csv").write_text("path,Q 1,other\na.png,why,1\nb.png,how,2\n")

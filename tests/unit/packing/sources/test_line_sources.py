@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 from collections.abc import Callable
@@ -17,9 +18,9 @@ from headrace.packing.column_notes import remarks
 from headrace.packing.samples import Unreadable
 from headrace.packing.sources import lines
 from headrace.packing.sources.open import open_source, with_format
+from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
 from headrace.shards.dataset import ShardedDataset
-from support.source_files import read_all, spec_of
 
 Packs = Callable[..., dict[str, Any]]
 HEADER = "x,count,when,kind,ok"
@@ -347,15 +348,6 @@ def test_lists_that_only_a_later_file_has_keep_their_shape(tmp_path: Path) -> No
     assert np.array_equal(found["box"], [[1, 2], [3, 4]])
 
 
-def test_whole_numbers_above_64_bits_in_jsonl_are_texts(tmp_path: Path) -> None:
-    """As those of an index: no digit is lost."""
-    rows = [json.dumps({"n": n, "hash": 2**63 + n}) for n in range(3)]
-    write(tmp_path / "in", "a.jsonl", rows, None)
-    assert values_of(tmp_path / "in") == {
-        "n": [0, 1, 2], "hash": [str(2**63 + n) for n in range(3)],
-    }  # fmt: skip
-
-
 def test_lists_of_whole_numbers_stay_whole_where_a_recipe_says_so(
     tmp_path: Path, packs: Packs
 ) -> None:
@@ -364,25 +356,6 @@ def test_lists_of_whole_numbers_stay_whole_where_a_recipe_says_so(
         packed = packs(file, None, {"fields": options})
         (info,) = read_manifest(Path(packed["dataset"])).fields
         assert (info.dtype, everything(packed)["ids"][7]) == (dtype, [7, 1])
-
-
-@pytest.mark.parametrize(
-    ("rows", "header", "words"),
-    [
-        (["1,2"], "x,x", "names two columns 'x'"),
-        (["1,2"], "x,\udce9", "line 1: the byte 0xe9 is not UTF-8"),
-        (["1,\udce9"], "x,y", "line 2: the byte 0xe9 is not UTF-8"),
-        ([], "x,y", "hold no row"),
-    ],
-)
-def test_what_is_no_table_is_told(
-    tmp_path: Path, packs: Packs, rows: list[str], header: str, words: str
-) -> None:
-    (tmp_path / "in").mkdir()
-    text = "\n".join([header, *rows, ""])
-    (tmp_path / "in" / "a.csv").write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(DataError, match=words):
-        packs(tmp_path / "in")
 
 
 def test_tables_beside_samples_are_not_taken(tmp_path: Path) -> None:
@@ -435,35 +408,42 @@ def test_missing_values_are_counted(tmp_path: Path, packs: Packs) -> None:
     assert "line 6: kind: it has no value" in {q.reason for q in manifest.quarantined}
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "kinds", "values"),
-    [
-        ("a.csv", 'k;n\na;"1,500"\nb;"2,000"\n', ["text", "text"], ["1,500", "2,000"]),
-        ("a.csv", "k;n\na;1,5\nb;2,000\n", ["text", "float64"], [1.5, 2.0]),
-        ("a.csv", "k,n\na,++7\nb,+-7\n", ["text", "text"], ["++7", "+-7"]),
-        ("a.csv", "0,1\n4,5\n", ["int64", "int64"], [5]),
-        (
-            "a.jsonl",
-            '{"k": 1, "n": ["2024-01-01T00:00:00Z"]}\n{"k": 2, "n": ["2024-01-02"]}\n',
-            ["int64", "json"],
-            ['["2024-01-01T00:00:00Z"]', '["2024-01-02"]'],
-        ),
-    ],
-)
-def test_values_are_as_they_are_written(
-    tmp_path: Path, name: str, content: str, kinds: list[str], values: list[object]
+class Counted(io.BytesIO):
+    """A file that counts the bytes that are read."""
+
+    num_read = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        content = super().read(size)
+        Counted.num_read += len(content)
+        return content
+
+
+@pytest.mark.parametrize("bad", ["1", "1,?"])
+def test_lines_of_many_bad_rows_are_found_in_one_pass(
+    tmp_path: Path, packs: Packs, monkeypatch: pytest.MonkeyPatch, bad: str
 ) -> None:
-    (tmp_path / name).write_text(content)
-    assert [dtype or kind for _, kind, dtype in fields_of(tmp_path)] == kinds
-    assert list(values_of(tmp_path).values())[1] == values
+    """Rows that cannot be read, and cells that do not fit, in each of hundreds of parts."""
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", 64)
+    rows = [f"{n:08},{n % 90 + 10}" for n in range(4_000)]
+    rows[::11] = [bad] * len(rows[::11])
+    file = write(tmp_path / "in", "a.csv", rows, "x,y")
+    opened = SourceStore.open
 
+    def counted(*given: Any) -> Counted:
+        with opened(*given) as stream:
+            return Counted(stream.read())
 
-def test_a_lone_surrogate_in_a_class_puts_its_row_into_quarantine(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"x": 1, "k": "\\ud83d"}\n{"x": 2, "k": "a"}\n')
-    spec = {"name": "x", "source": str(tmp_path), "labels": "field", "label_field": "k"}
-    source = open_source(DatasetSpec.model_validate(spec))
-    assert [ref.label for ref in source.list_samples()] == ["a"]
-    assert [each.path for each in source.quarantined] == ["a.jsonl#0"]
+    monkeypatch.setattr(SourceStore, "open", counted)
+    Counted.num_read = 0
+    packed = packs(file, {"fields": {"y": "y"}}, {"max_quarantined": 0.2, "shard_samples": 10**6})
+    (last,) = [
+        each
+        for each in read_manifest(Path(packed["dataset"])).quarantined
+        if each.path == "a.csv#3993"
+    ]
+    assert "line 3995: " in last.reason
+    assert Counted.num_read < 20 * file.stat().st_size
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "shift_jis"])
@@ -498,24 +478,3 @@ def test_a_class_that_may_mean_no_value_is_noted(tmp_path: Path, packs: Packs, n
     )
     packed = packs(file, {"labels": "field", "label_field": "y"})
     assert f"class '{name}' may mean that there is none" in packed["notes"]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "first"),
-    [
-        ("a.csv", b"km/h,x\n1,2\n", {"km.h": 1, "x": 2}),
-        ("a.csv", b"\xef\xbb\xbfa,b\nu,v\n\xef\xbb\xbfa,b\n", {"a": "u", "b": "v"}),
-        ("a.csv", b"path,b\n" + b"y" * 400 + b",v\n", {"path": "y" * 400, "b": "v"}),
-        ("a.csv", b"path,b\n../../x,v\n", {"path": "../../x", "b": "v"}),
-        (
-            "a.jsonl",
-            b'{"x":1.5,"y":1}\n' * 20 + b'{"x":' + b"[" * 600 + b"]" * 600 + b',"y":2}\n',
-            {"x": 1.5, "y": 1},
-        ),
-    ],
-)
-def test_names_and_values_that_once_ended_a_listing(tmp_path, name, content, first):
-    (tmp_path / name).write_bytes(content)
-    _, samples = read_all(spec_of(tmp_path / name))
-    assert samples[0] == first
-    assert len([each for each in samples if isinstance(each, Unreadable)]) == (name == "a.jsonl")

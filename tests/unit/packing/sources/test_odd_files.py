@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import tarfile
 import zipfile
@@ -83,6 +84,7 @@ def archive(name: str, content: bytes, reason: str) -> Odd:
 
 WHOLE = npz(x=[1, 2], y=3.5)
 ARCHIVES = [
+    archive("that is empty", npz(), "it holds no array"),
     archive("without an array", npz(x=[1, 2]), "arrays x in place of x, y"),
     archive("with one more", npz(x=[1, 2], y=3.5, z=1), "arrays x, y, z in place of x, y"),
     archive("cut", WHOLE[:-10], "no .npz file"),
@@ -171,9 +173,21 @@ TARS = [
     tar("with a copy", member("0.npy", THREE), error=["two samples 'a.tar/0.npy'"]),
     tar("with a hard link", member("2.npy", type=tarfile.LNKTYPE, linkname="0.npy"),
         error=["'2.npy', which is a link", "hard-dereference"]),
+    tar("with a link", member("2.npy", type=tarfile.SYMTYPE, linkname="/etc/hostname"),
+        error=["'2.npy', which is a link", "--dereference"]),
+    tar("with a pipe", member("2.npy", type=tarfile.FIFOTYPE), error=["which is no plain file"]),
+    tar("with a path that leads out", member("a/../../1.npy", THREE),
+        error=["'a/../../1.npy', a path that leads out of it"]),
+    tar("with an absolute path", member("/a/1.npy", THREE), error=["a path that leads out of it"]),
+    tar("with a copy by another path", member("./0.npy", THREE),
+        error=["two samples 'a.tar/0.npy'"]),
     tar("with a sparse file", member("2.npy", type=tarfile.GNUTYPE_SPARSE), error=["'2.npy'"]),
     tar("with an empty file", member("2.npy"), left=["empty"]),
     tar("with a damaged file", member("2.npy", THREE[:-2]), left=["truncated"]),
+    tar("that is empty", nothing, change=lambda _: b"", error=["it is empty"]),
+    tar("that is none", nothing, change=lambda _: b"no tar" * 100,
+        error=["cannot be read as a tar file"]),
+    tar("cut in a header", nothing, change=lambda content: content[:1124], error=["cut"]),
     tar("cut in a file", nothing, change=lambda content: content[:1100], error=["cut", "'0.npy'"]),
     tar("cut behind a file", nothing, change=lambda content: content[:2048],
         error=["cut", "'1.npy'"]),
@@ -251,6 +265,22 @@ def invalid() -> Any:
     return pa.Array.from_buffers(pa.string(), 3, [None, offsets, pa.py_buffer(b"a\xffb")])
 
 
+def astray(array: Any, first: int, then: int) -> Callable[[Path], None]:
+    """Record batches of an array in whose offsets, or codes, one is changed."""
+
+    def write(path: Path) -> None:
+        arrow_of(pa.table({"x": array}))(path)
+        content = path.read_bytes()
+        old, new = (np.int32(number).tobytes() for number in (first, then))
+        assert content.count(old) == 1
+        path.write_bytes(content.replace(old, new))
+
+    return write
+
+
+LONG_TEXTS = pa.array(["a" * 11_111, "b" * 11_111, "c" * 11_111])
+LONG_LISTS = pa.array([[0] * 11_111] * 3, pa.list_(pa.int8()))
+CODES = pa.DictionaryArray.from_arrays(pa.array([11, 31_000, 22]), [str(n) for n in range(32_000)])
 TENSORS = pa.ExtensionArray.from_storage(
     pa.fixed_shape_tensor(pa.int32(), (2, 1)), pa.array([[1, 2]], pa.list_(pa.int32(), 2))
 )
@@ -258,6 +288,7 @@ PREDICTED = {"labels": "field", "label_field": "x", "label_kind": "value"}
 PRICES = pa.array([Decimal("1.50"), Decimal("2.25")])
 ROWS = [
     *rows("a dictionary of numbers", pa.array([5, 7, 5]).dictionary_encode(), [5, 7, 5]),
+    *rows("a dictionary of texts", pa.array(["a", "b", "a"]).dictionary_encode(), ["a", "b", "a"]),
     *rows("a dictionary of fractions", pa.array([1.5, None]).dictionary_encode(), [1.5],
           left=[NONE]),
     *rows("a dictionary of bytes", pa.array([b"a", b"\xff"]).dictionary_encode(), [b"a", b"\xff"]),
@@ -271,6 +302,11 @@ ROWS = [
     *rows("bytes and none", pa.array([b"ab", b"", None]), [b"ab"],
           left=["it is empty", NONE]),
     *rows("texts not in UTF-8", invalid(), ["a", "b"], keys=[0, 2], left=["not UTF-8"]),
+    *(Odd(name=f"arrow {name} that lead nowhere", files={"data.arrow": astray(*given)},
+          error=["data.arrow cannot be read", "column x"])
+      for name, *given in (("texts", LONG_TEXTS, 22_222, 2**30),
+                           ("lists", LONG_LISTS, 22_222, 2**30),
+                           ("codes", CODES, 31_000, 2**30))),
     *rows("classes not in UTF-8", invalid(), [], dataset={"labels": "field", "label_field": "x"},
           error=["string index 1"]),
     *rows("lists with gaps", pa.array([[1, 2], [3, None], None]), [[1, 2]],
@@ -306,6 +342,8 @@ def coded(*texts: Any) -> pa.Table:
 
 PAIR = [pa.array([1, 2]), pa.array([3, 4])]
 FEATURES = {"huggingface": b'{"info": {"features": [1]}}'}
+CLASSES = {"huggingface": json.dumps(
+    {"info": {"features": {"y": {"_type": "ClassLabel", "names": ["cat", "dog"]}}}})}  # fmt: skip
 PARQUET = [
     ("dictionaries of row groups", table_file(coded("a", "b"), coded("c", "a")),
      {"values": {"x": ["a", "b", "c", "a"]}}),
@@ -323,6 +361,10 @@ PARQUET = [
      {"values": {"x": [0.0, 1e308, -1e308]}}),
     ("features that are none", table_file(pa.table({"x": [1]}).replace_schema_metadata(FEATURES)),
      {"error": ["Hugging Face", "a.parquet"], "dataset": {"labels": "auto"}}),
+    ("a class that is none",
+     table_file(pa.table({"x": [1, 2], "y": [0, -1]}).replace_schema_metadata(CLASSES)),
+     {"error": ["row 1: the label is -1, which is none of the classes"],
+      "dataset": {"labels": "auto"}}),
     ("pandas that says nothing",
      table_file(pa.table({"x": [1]}).replace_schema_metadata({"pandas": b"{"})),
      {"values": {"x": [1]}}),
@@ -405,6 +447,8 @@ HDF5 = [
     hdf5("of 24 bits", of_24_bits, [], error=["'x'", "a.h5"]),
     hdf5("one value", as_array(5), [], logged="'x'"),
     hdf5("nothing", as_array(h5py.Empty("f4")), [], logged="'x'"),
+    hdf5("a name not in UTF-8", lambda file: file.create_dataset(b"\xff", data=[1, 2, 3]), [],
+         error=["a.h5 cannot be read as an HDF5 file", "0xff"]),
     hdf5("a link", lambda file: file.__setitem__("x", h5py.SoftLink("/k")), [], logged="'x'"),
     hdf5("other rows", as_array(np.zeros(2)), [], error=["x 2", "k 3"]),
     hdf5("two datasets of a field", lambda file: [file.create_dataset(name, data=[1, 2, 3])
