@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headrace.batch.meter import Price
-from headrace.batch.registry import meter_of
+from headrace.batch.meter import Price, meter_of
 from headrace.errors import UnknownNameError, UserError
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.gang_size import gang_size

@@ -26,7 +26,7 @@ from headrace.errors import (
     LoginError,
     SubmitLimitError,
 )
-from headrace.recipe.backend import Backend
+from headrace.recipe.backend import Backend, backend_of
 from headrace.recipe.batch import Batch
 from headrace.recipe.site import Role
 from headrace.record import Record
@@ -83,7 +83,7 @@ ONLY_SLURM = {
 """Keys that batch systems other than Slurm lack."""
 
 
-class BatchSystem(Backend, ABC):
+class BatchSystem(Backend[Role], ABC):
     """Interface of a batch system. One instance serves one user of one cluster.
 
     Methods that ask it raise BatchError without an answer. An empty `queue` is the machine's own.
@@ -263,6 +263,19 @@ class BatchSystem(Backend, ABC):
     def _complaints(self, answer: CommandResult) -> list[str]:
         """Return the error lines of a failed command."""
         return answer.error.splitlines()
+
+
+def system_of(role: Role, timeout_s: float = 60.0) -> BatchSystem:
+    """Return the batch system of a site's role; its commands time out after `timeout_s`.
+
+    The commands run on this machine, or on the role's login node. In a job they run on the job's
+    own node, which is inside the cluster.
+
+    Raises:
+        SiteError: The backend has no batch system.
+    """
+    found: BatchSystem = backend_of(role.backend).connect(role, timeout_s)
+    return found
 
 
 def by_id(found: Sequence[JobStatus]) -> tuple[JobStatus, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from headrace.batch.job_records import JOB_STARTED
 from headrace.batch.queue_state import read_state, state_file
-from headrace.batch.registry import system_of
+from headrace.batch.system import system_of
 from headrace.clusters import preflight
 from headrace.clusters.lease_client import GAVE_UP, request_close
 from headrace.clusters.lease_records import BadNodes, LeaseSpec

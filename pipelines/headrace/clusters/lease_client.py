@@ -11,7 +11,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from headrace.batch.job_records import JobView
-from headrace.clusters.backends import launcher_for
+from headrace.clusters import lease_machines
 from headrace.clusters.lease_files import NEVER_STARTED, LeaseFiles
 from headrace.clusters.lease_records import BadNodes, Ending, LeaseInfo, LeaseSpec, Waiting
 from headrace.clusters.local import end_marked
@@ -60,7 +60,7 @@ def start(
             write_record(folder.spec, spec)
         try:
             with handed_over(folder, given):
-                launcher_for(spec.role.backend).launch(folder, spec)
+                lease_machines.launch(folder, spec)
         except JobRefusedError as error:
             ending = Ending(state=LeaseState.FAILED, reason=str(error))
             write_record(folder.closed, ending)
@@ -113,7 +113,7 @@ def end(folder: LeaseFolder, grace_s: float = 20.0, reason: str = "ended by requ
     request_close(folder, why)
     if before is not LeaseState.LOST and is_there(folder.host):
         _wait(lambda: is_there(folder.closed) and not LeaseFiles.read(folder).host_alive, grace_s)
-    launcher_for(asked.role.backend).kill_leftovers(folder)
+    lease_machines.end_leftovers(folder, asked)
     shutil.rmtree(folder.tls, ignore_errors=True)  # others may be ending the lease as well
     _remove_unfinished(folder)
     if not is_there(folder.closed):
@@ -130,7 +130,7 @@ def cause(folder: LeaseFolder) -> JobView | None:
     if known is not None:
         return known
     asked = read_record(folder.spec, LeaseSpec)
-    found = None if asked is None else launcher_for(asked.role.backend).cause(folder, asked)
+    found = None if asked is None else lease_machines.cause(folder, asked)
     if found is not None:
         write_if_possible(folder.cause, found)
         if found.bad_nodes:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from headrace.batch.findings import Finding, Grade, fail, ok, warn
-from headrace.batch.registry import system_of
+from headrace.batch.system import system_of
 from headrace.clusters import lease_client, preflight
 from headrace.clusters.lease_files import LeaseFiles, last_heartbeat
 from headrace.clusters.lease_jobs import job_spec

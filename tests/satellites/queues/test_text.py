@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from headrace.batch.commands import CommandResult
 from headrace.batch.job_records import JobSpec, JobState, JobStatus
 from headrace.batch.system import BatchSystem
-from headrace.clusters.batch_launcher import LAUNCHER
+from headrace.clusters import lease_machines
 from headrace.clusters.lease_jobs import job_spec
 from headrace.clusters.lease_records import LeaseSpec, job_name
 from headrace.errors import AmbiguousSubmitError, BatchError
@@ -464,5 +464,5 @@ def _lease(role: Role) -> LeaseSpec:
 
 
 def _scripts(role: Role) -> list[str]:
-    text = LAUNCHER.preview(_FOLDER, _lease(role))
+    text = lease_machines.preview(_FOLDER, _lease(role))
     return [f"#!/bin/bash{each}" for each in text.split("#!/bin/bash")[1:]]

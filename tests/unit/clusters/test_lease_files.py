@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from headrace.batch.job_records import JobView
-from headrace.clusters import lease_files
+from headrace.clusters import lease_machines
 from headrace.clusters.lease_files import NEVER_STARTED, LeaseFiles, QueueWait
 from headrace.clusters.lease_records import (
     Ending,
@@ -161,8 +160,7 @@ def test_the_hosts_word_counts_that_it_wrote_while_the_queue_was_asked(
         write_record(folder.closed, _CLOSED)
         return JobView(is_ended=is_ended, why="Slurm job 7 has completed")
 
-    launcher = SimpleNamespace(job=job)
-    monkeypatch.setattr(lease_files, "launcher_for", lambda _: launcher)
+    monkeypatch.setattr(lease_machines, "job_of", job)
     files = LeaseFiles.read(folder)
     assert files.state() is (LeaseState.CLOSED if is_ended else LeaseState.STARTING)
     assert LeaseFiles.read(folder).why_ended == "done"

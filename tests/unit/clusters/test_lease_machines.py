@@ -9,8 +9,8 @@ import pytest
 from headrace.batch.job_records import JobState, JobStatus
 from headrace.batch.queue_state import JobRecord
 from headrace.batch.slurm import Slurm
-from headrace.clusters import batch_launcher
-from headrace.clusters.batch_launcher import overdue
+from headrace.clusters import lease_machines
+from headrace.clusters.lease_machines import overdue
 from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import SiteFolder
 from headrace.recipe.site import Role
@@ -34,11 +34,11 @@ def test_a_failed_job_tells_what_its_log_lacks(
 ) -> None:
     slurm = SmallSlurm()
     slurm.jobs["7"] = state
-    monkeypatch.setattr(batch_launcher, "system_of", lambda _: Slurm(slurm))
+    monkeypatch.setattr(lease_machines, "system_of", lambda _: Slurm(slurm))
     folder = SiteFolder(tmp_path).lease("demo-1")
     write_record(folder.job, JobRecord(job_id="7", name="x", submitted_at=0.0))
     folder.log.write_text(log)
-    found = batch_launcher.LAUNCHER.cause(folder, lease_spec(folder, Role(backend="slurm")))
+    found = lease_machines.cause(folder, lease_spec(folder, Role(backend="slurm")))
     assert found.why.endswith(why)
 
 
