@@ -31,13 +31,13 @@ from headrace_foresight.forecast import (
     features_of_point,
     together,
 )
-from headrace_foresight.lifetime import starts_of
 from headrace_foresight.past_attempts import (
     PastAttempt,
     alike_of,
     has_ledger,
     past_of,
     ranks_of_trial,
+    starts_of,
     suite_state_of,
     suites_of,
     usual,

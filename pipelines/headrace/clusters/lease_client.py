@@ -11,7 +11,6 @@ from pathlib import Path
 from filelock import FileLock
 
 from headrace.batch.job_records import JobView
-from headrace.clusters import lease_machines
 from headrace.clusters.lease_files import NEVER_STARTED, LeaseFiles
 from headrace.clusters.lease_records import BadNodes, Ending, LeaseInfo, LeaseSpec, Waiting
 from headrace.clusters.local import end_marked
@@ -51,6 +50,8 @@ def start(
         CapacityError: Too many jobs are there already; ask again, the lease waits meanwhile.
         SilentError: The batch system gives no answer; likewise.
     """
+    from headrace.clusters import lease_machines  # batch systems take time to import
+
     make_private(folder.path)
     with FileLock(folder.start_lock, mode=0o600):
         if is_there(folder.host) or is_there(folder.closed) or is_there(folder.job):
@@ -110,6 +111,8 @@ def end(folder: LeaseFolder, grace_s: float = 20.0, reason: str = "ended by requ
         write_if_possible(folder.closed, Ending(state=LeaseState.LOST, reason=NEVER_STARTED))
         return
     before, why = files.state(), files.why_ended or reason
+    from headrace.clusters import lease_machines
+
     request_close(folder, why)
     if before is not LeaseState.LOST and is_there(folder.host):
         _wait(lambda: is_there(folder.closed) and not LeaseFiles.read(folder).host_alive, grace_s)
@@ -129,6 +132,8 @@ def cause(folder: LeaseFolder) -> JobView | None:
     known = read_record(folder.cause, JobView)
     if known is not None:
         return known
+    from headrace.clusters import lease_machines
+
     asked = read_record(folder.spec, LeaseSpec)
     found = None if asked is None else lease_machines.cause(folder, asked)
     if found is not None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from headrace.batch.job_records import JobView
-from headrace.clusters import lease_machines
 from headrace.clusters.lease_records import (
     BadNodes,
     Ending,
@@ -322,9 +321,12 @@ def _job(files: LeaseFiles) -> JobView | None:
     asked = files.get(LeaseSpec)
     if asked is None:
         return None
-    job = lease_machines.job_of(files.folder, asked)
-    if job is not None:
-        return job
+    if is_there(files.folder.job):
+        from headrace.clusters import lease_machines  # batch systems take time to import
+
+        job = lease_machines.job_of(files.folder, asked)
+        if job is not None:
+            return job
     waiting = read_record(files.folder.waiting, Waiting)
     if waiting is None or time.time() - waiting.at > _WAITING_S:
         return None

@@ -19,7 +19,7 @@ from headrace.clusters.lease_records import (
     PoolRecord,
 )
 from headrace.errors import StepError, UnknownNameError
-from headrace.files.atomic import write_record
+from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import LeaseFolder
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role
@@ -155,6 +155,7 @@ def test_the_hosts_word_counts_that_it_wrote_while_the_queue_was_asked(
 ):
     folder = LeaseFolder(tmp_path)
     write_record(folder.spec, _SPEC)
+    write_text(folder.job, "the job of Slurm")
 
     def job(*_: object) -> JobView:
         write_record(folder.closed, _CLOSED)
