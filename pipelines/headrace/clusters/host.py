@@ -12,21 +12,18 @@ import os
 import signal
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import NoReturn, Protocol
 
 from filelock import FileLock, Timeout
 
 from headrace.batch.job_records import JOB_STARTED
-from headrace.batch.system import system_of
 from headrace.clusters import lease_client, lease_machines
 from headrace.clusters.lease_files import write_heartbeat
 from headrace.clusters.lease_records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.clusters.lifetime import TIMED_OUT, LeaseClock, ends_at, why_close
 from headrace.clusters.local import end_marked
-from headrace.clusters.step_drivers import Drivers
-from headrace.clusters.step_figures import publish_steps
+from headrace.clusters.step_drivers import Drivers, publish_steps
 from headrace.errors import HeadraceError, SilentError
 from headrace.files.atomic import (
     is_there,
@@ -83,21 +80,17 @@ async def open_cluster(folder: LeaseFolder, spec: LeaseSpec) -> OpenCluster:
         LeaseError: Not all nodes of a gang joined in time.
     """
     # the first heartbeat comes before Dask, which takes seconds to load
-    role = spec.role
-    if role.is_here:
+    if spec.role.is_here:
         from headrace.clusters.local_cluster import open_local
 
         return await open_local(folder, spec)
-    own_id = os.environ.get(system_of(role).job_variable, "")
-    if role.kind == "gang":
+    if spec.role.kind == "gang":
         from headrace.clusters.gang import open_gang
 
-        return await open_gang(folder, spec, job_id=own_id)
+        return await open_gang(folder, spec)
     from headrace.clusters.pool import open_pool
 
-    job_ids = () if lease_machines.has_host_here(spec) else (own_id,)
-    new_job = partial(lease_machines.job_of_node, folder, spec)
-    return await open_pool(folder, spec, lease_machines.gate(folder, spec), new_job, job_ids)
+    return await open_pool(folder, spec)
 
 
 class Guard:

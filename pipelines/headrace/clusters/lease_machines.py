@@ -8,6 +8,11 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from headrace.batch.job_records import (
     JobSpec,
@@ -18,32 +23,35 @@ from headrace.batch.job_records import (
     overdue_view,
     put_back,
     put_back_view,
+    queue_log,
     view_of,
     with_log,
 )
-from headrace.batch.queue_state import JobRecord, current_status, final_status, job_status
+from headrace.batch.queue_state import (
+    JobRecord,
+    current_status,
+    final_status,
+    intent_of,
+    job_status,
+)
 from headrace.batch.submission_gate import SubmissionGate, recovered
 from headrace.batch.system import BatchSystem, system_of
-from headrace.clusters.lease_jobs import (
-    NodeRequest,
-    end_job,
-    end_node_jobs,
-    host_job,
-    job_spec,
-    node_job,
-    symptom_of,
-)
-from headrace.clusters.lease_records import LeaseSpec, PoolRecord, job_name
+from headrace.clusters.lease_records import AvoidedNode, BadNodes, LeaseSpec, PoolRecord, job_name
 from headrace.clusters.local import end_marked, mark, start_host
+from headrace.clusters.preflight import symptom_of
 from headrace.errors import BatchError, JobRefusedError
-from headrace.files.atomic import is_there, read_record
+from headrace.files.atomic import is_there, read_record, write_if_possible, write_record
 from headrace.files.layout import LeaseFolder
 
 logger = logging.getLogger(__name__)
 
 _LEAVING_S = 5.0
 _ENDING_S = 10.0
+_CANCEL_TIMEOUT_S = 60.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0
 _LOG_BYTES = 65_536
+_TAIL_BYTES = 8192
+_TAIL_LINES = 5
 
 
 def launch(folder: LeaseFolder, spec: LeaseSpec) -> None:
@@ -127,7 +135,7 @@ def end_leftovers(folder: LeaseFolder, spec: LeaseSpec) -> int:
     if system.job_variable in os.environ and is_marked and not has_host_here(spec):
         return num_ended  # the host's own job ends with it
     # a job whose host has written `closed` gets a moment to end by itself
-    num_ended += end_job(system, folder, _LEAVING_S if is_there(folder.closed) else 0.0)
+    num_ended += _end_job(system, folder, _LEAVING_S if is_there(folder.closed) else 0.0)
     return num_ended + end_marked(folder)
 
 
@@ -175,9 +183,60 @@ def _with_accounting(system: BatchSystem, found: JobStatus) -> JobStatus:
     return found.model_copy(update=changes)
 
 
+def end_node_jobs(system: BatchSystem, folder: LeaseFolder, grace_s: float) -> int:
+    """End the jobs of a pool's nodes, even if just being submitted; see `_end`."""
+    job_ids = _recorded(folder.jobs.glob("*.json"))
+    for intent in folder.jobs.glob("*.submitting"):
+        job_ids |= {status.job_id for status in system.find(intent.read_text())}
+    num_cancelled = _end(system, sorted(job_ids), grace_s)
+    for file in (*folder.jobs.glob("*.json"), *folder.jobs.glob("*.submitting")):
+        file.unlink(missing_ok=True)
+    return num_cancelled
+
+
+def _end_job(system: BatchSystem, folder: LeaseFolder, grace_s: float) -> int:
+    """End the job that holds the lease's host; see `end_node_jobs`."""
+    job_ids = _recorded([folder.job])
+    if not job_ids and intent_of(folder.job).exists():
+        job_ids = {each.job_id for each in system.find(job_name(folder))}
+    return _end(system, sorted(job_ids), grace_s)
+
+
+def _recorded(files: Iterable[Path]) -> set[str]:
+    records = [read_record(file, JobRecord) for file in files]
+    return {record.job_id for record in records if record is not None}
+
+
+def _end(system: BatchSystem, job_ids: Sequence[str], grace_s: float) -> int:
+    """Cancel the jobs that do not end within `grace_s`, and await their end; return how many."""
+    left = _left(system, job_ids, grace_s)
+    if left:
+        system.cancel(left)
+    stuck = _left(system, left, _CANCEL_TIMEOUT_S)
+    if stuck:
+        raise BatchError(
+            f"{system.name} has not ended cancelled jobs within {_CANCEL_TIMEOUT_S:g} s: "
+            f"job {', '.join(stuck)}",
+            f"See `{system.show}{stuck[0]}`; `headrace lease reap` tries again.",
+        )
+    return len(left)
+
+
+def _left(system: BatchSystem, job_ids: Sequence[str], timeout_s: float) -> list[str]:
+    """Return the jobs that have not ended within `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        known = system.poll(job_ids) if job_ids else {}
+        left = [job_id for job_id in known if not known[job_id].state.is_final]
+        if not left or time.monotonic() >= deadline:
+            return left
+        time.sleep(pause_s)
+        pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
+
+
 def _job(folder: LeaseFolder, spec: LeaseSpec) -> JobSpec:
-    gang = job_spec(folder, spec, _python_path())
-    return host_job(gang, spec.role) if spec.role.kind == "pool" else gang
+    return host_job(folder, spec) if spec.role.kind == "pool" else job_spec(folder, spec)
 
 
 def _all_jobs(folder: LeaseFolder, spec: LeaseSpec) -> list[JobSpec]:
@@ -188,19 +247,8 @@ def _all_jobs(folder: LeaseFolder, spec: LeaseSpec) -> list[JobSpec]:
     if spec.role.kind == "pool":
         life_s = spec.role.node_lifetime or spec.role.lifetime_s
         first = NodeRequest(serial=1, number=0, time_limit_s=life_s, exclude=spec.exclude)
-        jobs.append(job_of_node(folder, spec, first))
+        jobs.append(node_job(folder, spec, first))
     return jobs
-
-
-def job_of_node(folder: LeaseFolder, spec: LeaseSpec, request: NodeRequest) -> JobSpec:
-    """Return the job of a pool's node."""
-    # nodes to exclude are part of the request, which may drop them
-    gang = job_spec(folder, spec.model_copy(update={"exclude": ()}), _python_path())
-    return node_job(gang, folder, request)
-
-
-def _python_path() -> str:
-    return os.environ.get("PYTHONPATH", "")
 
 
 def has_host_here(spec: LeaseSpec) -> bool:
@@ -208,6 +256,129 @@ def has_host_here(spec: LeaseSpec) -> bool:
     return spec.role.is_here or (spec.role.kind == "pool" and spec.role.host == "control")
 
 
+def own_jobs(spec: LeaseSpec) -> tuple[str, ...]:
+    """Return the job that this process, the lease's host, is in; empty on the control machine."""
+    own_id = os.environ.get(system_of(spec.role).job_variable, "")
+    return () if has_host_here(spec) else (own_id,)
+
+
 def gate(folder: LeaseFolder, spec: LeaseSpec) -> SubmissionGate:
     """Return the gate of the queue of a lease's role."""
     return SubmissionGate(system_of(spec.role), folder.path.parent, spec.role.batch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRequest:
+    """Request for the job of a pool's node."""
+
+    serial: int
+    """Number of the job in the pool, from 1; unique."""
+    number: int
+    """Index of the node, from 0."""
+    time_limit_s: float
+    exclude: tuple[str, ...] = ()
+    """Nodes that it must not get."""
+
+
+def job_spec(
+    folder: LeaseFolder,
+    spec: LeaseSpec,
+    python_path: str | None = None,
+    python: str = sys.executable,
+) -> JobSpec:
+    """Return the job of a gang, whose nodes all see the lease's folder under the same path.
+
+    The `python_path` is for modules of its processes, by default that of this process; `python`
+    runs if the site names none.
+    """
+    if python_path is None:
+        python_path = os.environ.get("PYTHONPATH", "")
+    role, batch = spec.role, spec.role.batch
+    path = os.pathsep.join(dict.fromkeys(filter(None, python_path.split(os.pathsep))))
+    return JobSpec(
+        **{**dict(batch), "exclude": (*batch.exclude, *spec.exclude)},
+        name=job_name(folder),
+        command=(batch.python or python, "-m", "headrace.clusters.member", str(folder.path)),
+        nodes=role.nodes,
+        cpus_per_node=role.cpus_per_node,
+        time_limit_s=role.lifetime_s,
+        folder=str(folder.path),
+        log=str(folder.log),
+        environment={**mark(folder), "PYTHONPATH": path},
+        heartbeat=str(folder.heartbeat),
+        notice=str(folder.notice),
+        at_risk=str(folder.at_risk),
+        silence_s=role.start_timeout + spec.lost_after_s,
+    )
+
+
+def host_job(folder: LeaseFolder, spec: LeaseSpec) -> JobSpec:
+    """Return the job of a pool's host: one CPU of one node."""
+    gang = job_spec(folder, spec)
+    return gang.model_copy(
+        update={
+            "command": (gang.command[0], "-m", "headrace.clusters.host", str(folder.path)),
+            "nodes": 1,
+            "cpus_per_node": 1,
+            "gpus_per_node": 0,
+            "gpu_type": None,
+            "memory_per_node": None,
+            "constraint": None,
+            "exclusive": False,
+            "nodelist": (),
+            "parallel_environment": None,
+            "options": spec.role.host_options,
+        }
+    )
+
+
+def node_job(folder: LeaseFolder, spec: LeaseSpec, request: NodeRequest) -> JobSpec:
+    """Return the job of one node of a pool; `exclude` of the request is added to the site's."""
+    # nodes to exclude are part of the request, which may drop them
+    gang = job_spec(folder, spec.model_copy(update={"exclude": ()}))
+    program, arguments = gang.command[0], (str(folder.path), str(request.number))
+    return gang.model_copy(
+        update={
+            "name": f"{gang.name}-{request.serial}",
+            "command": (program, "-m", "headrace.clusters.worker", *arguments),
+            "notice": "",  # its work goes to other nodes
+            "at_risk": "",
+            "nodes": 1,
+            "time_limit_s": request.time_limit_s,
+            "exclude": (*gang.exclude, *request.exclude),
+            "log": str(log_file(folder, request.serial)),
+        }
+    )
+
+
+def record_file(folder: LeaseFolder, serial: int) -> Path:
+    """Return the record of the pool's job with this serial number, which exists until its end."""
+    return folder.jobs / f"{serial:06d}.json"
+
+
+def log_file(folder: LeaseFolder, serial: int) -> Path:
+    """Return the log of the pool's job with this serial number."""
+    return folder.jobs / f"{serial:06d}.log"
+
+
+def last_words(folder: LeaseFolder, serial: int) -> str:
+    """Return the last lines of a job, else of the batch system's log of it; empty without any."""
+    log = log_file(folder, serial)
+    text = end_of(log, _TAIL_BYTES) or end_of(Path(queue_log(str(log))), _TAIL_BYTES)
+    return "\n".join(text.splitlines()[-_TAIL_LINES:])
+
+
+def write_pool(folder: LeaseFolder, record: PoolRecord, avoided: tuple[AvoidedNode, ...]) -> None:
+    """Write the state of a pool's jobs, and the nodes that the next lease avoids.
+
+    `avoided` are those written before. If the lease's folder was removed, nothing is written.
+    """
+    if not is_there(folder.spec):
+        return
+    if avoided and not record.avoids:
+        folder.bad_nodes.unlink(missing_ok=True)
+    elif record.avoids != avoided:
+        why = "; ".join(f"{each.node}: {each.why}" for each in record.avoids)
+        nodes = tuple(each.node for each in record.avoids)
+        write_record(folder.bad_nodes, BadNodes(nodes=nodes, why=why))
+    write_if_possible(folder.pool, record)

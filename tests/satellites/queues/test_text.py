@@ -12,7 +12,7 @@ from headrace.batch.commands import CommandResult
 from headrace.batch.job_records import JobSpec, JobState, JobStatus
 from headrace.batch.system import BatchSystem
 from headrace.clusters import lease_machines
-from headrace.clusters.lease_jobs import job_spec
+from headrace.clusters.lease_machines import job_spec
 from headrace.clusters.lease_records import LeaseSpec, job_name
 from headrace.errors import AmbiguousSubmitError, BatchError
 from headrace.files.layout import LeaseFolder

@@ -18,7 +18,7 @@ from headrace.batch.job_records import (
 )
 from headrace.batch.slurm import Slurm, parse_sacct, parse_squeue
 from headrace.batch.system import with_quotes
-from headrace.clusters.lease_jobs import job_spec
+from headrace.clusters.lease_machines import job_spec
 from headrace.clusters.lease_records import LeaseSpec, job_name
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
 from headrace.files.layout import LeaseFolder

@@ -14,7 +14,7 @@ from headrace.batch.job_records import JobSpec
 from headrace.batch.queue_state import JobRecord, intent_of
 from headrace.batch.slurm import Slurm
 from headrace.batch.submission_gate import SubmissionGate
-from headrace.clusters.lease_jobs import (
+from headrace.clusters.lease_machines import (
     NodeRequest,
     end_node_jobs,
     host_job,
@@ -34,7 +34,12 @@ from support.pool_nodes import pool_job
 from support.scripted_commands import CommandResult, ScriptedCommands
 
 SILENT = CommandResult(None, "", "sbatch gave no answer within 60 s")
-ROLE = Role(backend="slurm", nodes=4, host="job", host_options=("--mem=2G",), lifetime="1h")
+ROLE = Role.model_validate(
+    {
+        **{"backend": "slurm", "nodes": 4, "host": "job", "host_options": ["--mem=2G"]},
+        **{"lifetime": "1h", "batch": {"python": "python"}},
+    }
+)
 
 
 @pytest.fixture
@@ -57,8 +62,7 @@ def _submit(folder: LeaseFolder, commands: ScriptedCommands, serial: int, number
 
 
 def _node(folder: LeaseFolder, serial: int = 1, number: int = 0) -> JobSpec:
-    gang = job_spec(folder, lease_spec(folder, ROLE), python="python")
-    return node_job(gang, folder, _request(serial, number))
+    return node_job(folder, lease_spec(folder, ROLE), _request(serial, number))
 
 
 def _request(serial: int = 1, number: int = 0) -> NodeRequest:
@@ -73,14 +77,14 @@ def test_a_node_is_a_job_of_its_own_and_the_host_a_small_one(folder: LeaseFolder
             )
         }
     )
-    gang = job_spec(folder, lease_spec(folder, role), python="python")
-    node = node_job(gang, folder, _request(serial=7, number=2))
+    spec = lease_spec(folder, role)
+    gang, node = job_spec(folder, spec), node_job(folder, spec, _request(serial=7, number=2))
     assert node.command == ("python", "-m", "headrace.clusters.worker", str(folder.path), "2")
     assert node.exclude == ("broken", "bad")
     assert (node.name, node.nodes, node.time_limit_s) == (f"{gang.name}-7", 1, 90.0)
     assert node.log == str(folder.jobs / "000007.log")
     assert (node.gpus_per_node, node.exclusive) == (2, True)
-    host = host_job(gang, role)
+    host = host_job(folder, spec)
     assert host.command == ("python", "-m", "headrace.clusters.host", str(folder.path))
     assert (host.name, host.nodes, host.cpus_per_node) == (gang.name, 1, 1)
     assert (host.gpus_per_node, host.exclusive, host.options) == (0, False, ("--mem=2G",))

@@ -81,7 +81,7 @@ def test_nodes_that_do_not_come_are_named_for_the_next_lease(
     role = Role(backend="slurm", kind="gang", nodes=3, start_timeout=0.01)
     workers = {name: SimpleNamespace(name=name) for name in here}
     scheduler = SimpleNamespace(workers=workers, address="", dashboard_url="")
-    gang = GangCluster(folder, lease_spec(folder, role), "7", scheduler)
+    gang = GangCluster(folder, lease_spec(folder, role), scheduler)
     with pytest.raises(LeaseError, match=f"{len(here)} of 3 nodes joined within 0.01 s"):
         asyncio.run(gang.wait_for_nodes())
     bad = read_record(folder.bad_nodes, BadNodes)
@@ -97,7 +97,7 @@ def test_a_gang_without_one_of_its_nodes_ends_when_that_does_not_come_back(
     folder, workers = LeaseFolder(tmp_path), {"a": None, "b": None}
     scheduler = SimpleNamespace(workers=workers, address="", dashboard_url="")
     spec = lease_spec(folder, Role(backend="slurm", kind="gang", nodes=2))
-    gang = GangCluster(folder, spec, "7", scheduler)
+    gang = GangCluster(folder, spec, scheduler)
     now_s = 100.0
     gang.check()
     del workers["b"]

@@ -13,7 +13,7 @@ from headrace.batch.job_records import JobStatus
 from headrace.batch.slurm import Slurm
 from headrace.batch.submission_gate import SubmissionGate
 from headrace.clusters import pool_loop
-from headrace.clusters.lease_jobs import NodeRequest, job_spec, node_job
+from headrace.clusters.lease_machines import NodeRequest, node_job
 from headrace.clusters.lease_records import PoolRecord
 from headrace.clusters.pool_job import PoolJob
 from headrace.clusters.pool_loop import PoolLoop
@@ -42,7 +42,7 @@ class FakePool:
         self.scheduler = SimpleNamespace(
             workers={}, clients={}, task_metadata={}, adaptive_target=lambda: WANTED
         )
-        self._node_job = partial(node_job, job_spec(folder, spec), folder)
+        self._node_job = partial(node_job, folder, spec)
         self.loop = PoolLoop(
             folder, spec, self, SubmissionGate(Slurm(slurm), folder.path.parent, role.batch)
         )

@@ -6,8 +6,8 @@ import math
 
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 
-from headrace.clusters import step_figures
-from headrace.clusters.step_figures import StepFigures, publish_steps
+from headrace.clusters import step_drivers
+from headrace.clusters.step_drivers import StepFigures, publish_steps
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder
 from headrace.states import StepState
@@ -50,7 +50,7 @@ def test_they_are_among_the_figures_of_the_process_where_the_package_is_installe
     lease = LeaseFolder(tmp_path / "lease")
     lease.steps.mkdir(parents=True)
     with monkeypatch.context() as patch:
-        patch.setattr(step_figures, "find_spec", lambda _: None)
+        patch.setattr(step_drivers, "find_spec", lambda _: None)
         publish_steps(lease)
         assert b"headrace_step" not in generate_latest(REGISTRY)
     registered = []

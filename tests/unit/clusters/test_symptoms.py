@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace.clusters.lease_jobs import Symptom, symptom_of, telling_lines
-from headrace.clusters.preflight import Check, NodeReport, report_file
+from headrace.clusters.preflight import (
+    Check,
+    NodeReport,
+    Symptom,
+    report_file,
+    symptom_of,
+    telling_lines,
+)
 from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import LeaseFolder, SiteFolder
 
