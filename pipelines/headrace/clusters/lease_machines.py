@@ -154,7 +154,7 @@ def _ended(system: BatchSystem, record: JobRecord, folder: LeaseFolder) -> JobVi
     if put_back(found, has_started=is_there(folder.host)):
         return put_back_view(found, system.name)
     if not found.state.is_final:
-        ended = final_status(system, record, _ENDING_S, or_never=True)
+        ended = final_status(system, record, _ENDING_S)
         if ended is None:
             return None
         found = _with_accounting(system, ended)
@@ -280,25 +280,19 @@ class NodeRequest:
     """Nodes that it must not get."""
 
 
-def job_spec(
-    folder: LeaseFolder,
-    spec: LeaseSpec,
-    python_path: str | None = None,
-    python: str = sys.executable,
-) -> JobSpec:
+def job_spec(folder: LeaseFolder, spec: LeaseSpec) -> JobSpec:
     """Return the job of a gang, whose nodes all see the lease's folder under the same path.
 
-    The `python_path` is for modules of its processes, by default that of this process; `python`
-    runs if the site names none.
+    Its processes have the module path of this one, and its Python if the site names none.
     """
-    if python_path is None:
-        python_path = os.environ.get("PYTHONPATH", "")
     role, batch = spec.role, spec.role.batch
-    path = os.pathsep.join(dict.fromkeys(filter(None, python_path.split(os.pathsep))))
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    path = os.pathsep.join(dict.fromkeys(filter(None, folders)))
+    python = batch.python or sys.executable
     return JobSpec(
         **{**dict(batch), "exclude": (*batch.exclude, *spec.exclude)},
         name=job_name(folder),
-        command=(batch.python or python, "-m", "headrace.clusters.member", str(folder.path)),
+        command=(python, "-m", "headrace.clusters.member", str(folder.path)),
         nodes=role.nodes,
         cpus_per_node=role.cpus_per_node,
         time_limit_s=role.lifetime_s,

@@ -456,7 +456,10 @@ def _role(backend: str, batch: dict[str, Any], nodes: int = 2) -> Role:
 
 
 def _spec(role: Role) -> JobSpec:
-    return job_spec(_FOLDER, _lease(role), "/lib", "/opt/python")
+    job = job_spec(_FOLDER, _lease(role))
+    environment = job.environment | {"PYTHONPATH": "/lib"}
+    command = ("/opt/python", *job.command[1:])
+    return job.model_copy(update={"command": command, "environment": environment})
 
 
 def _lease(role: Role) -> LeaseSpec:

@@ -56,7 +56,8 @@ exec srun --ntasks=2 --ntasks-per-node=1 --cpus-per-task=8 --kill-on-bad-exit=1 
 """
 
 
-def test_the_whole_script_of_a_gang():
+def test_the_whole_script_of_a_gang(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PYTHONPATH", "/lib")
     role = Role(
         backend="slurm",
         kind="gang",
@@ -72,6 +73,7 @@ def test_the_whole_script_of_a_gang():
             memory_per_node="64GiB",
             options=("--constraint=ib",),
             prologue=("module load cuda",),
+            python="/opt/python",
         ),
     )
     folder = LeaseFolder(Path("/shared/leases/demo-gpu-1"))
@@ -83,7 +85,7 @@ def test_the_whole_script_of_a_gang():
         role=role,
         code=("/my code",),
     )
-    text = _script(job_spec(folder, spec, "/lib", "/opt/python"))
+    text = _script(job_spec(folder, spec))
     assert text.replace(job_name(folder), "headrace-demo-gpu-1-4df3c6b8") == FULL
 
 
@@ -135,7 +137,7 @@ def test_everything_a_site_may_wish_for():
     role = Role(backend="slurm", kind="gang", batch=wishes | {"python": "/opt/python"})
     folder = LeaseFolder(Path("/shared/leases/demo-gpu-1"))
     spec = LeaseSpec(lease_id="demo-gpu-1", key="", run_id="", role_name="gpu", role=role)
-    job = job_spec(folder, spec, python="/usr/bin/python3")
+    job = job_spec(folder, spec)
     assert {name: getattr(job, name) for name in wishes} == wishes
     assert job.command[0] == "/opt/python"
 
