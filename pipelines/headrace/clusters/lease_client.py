@@ -76,7 +76,7 @@ def spec(folder: LeaseFolder) -> LeaseSpec:
     """Return what was asked for.
 
     Raises:
-        UnknownNameError: There is no such lease.
+        UnknownNameError: The lease does not exist.
     """
     found = read_record(folder.spec, LeaseSpec)
     return LeaseFiles(folder=folder, records={LeaseSpec: found}).spec

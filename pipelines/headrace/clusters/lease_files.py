@@ -26,7 +26,6 @@ from headrace.files.atomic import (
     names_in,
     read_record,
     read_text,
-    refresh_directory,
     write_text,
 )
 from headrace.files.layout import LeaseFolder
@@ -143,7 +142,7 @@ class LeaseFiles:
         """What was asked for.
 
         Raises:
-            UnknownNameError: There is no such lease.
+            UnknownNameError: The lease does not exist.
         """
         found = self.get(LeaseSpec)
         if found is None:
@@ -261,7 +260,6 @@ def sure_states(leases: Mapping[LeaseFolder, float]) -> dict[LeaseFolder, LeaseS
 
 
 def _is_alive(before: LeaseFiles, lost_after_s: float) -> bool:
-    refresh_directory(before.folder.path)
     now = LeaseFiles.read(before.folder)
     if now.heartbeat is not None and now.heartbeat != before.heartbeat:  # by whatever clock
         return True
