@@ -11,7 +11,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.recipe.load import BUILT_IN
 from headrace.recipe.site import Site
 from headrace_probes.probe_records import REPORT, ProbeOptions
-from headrace_probes.probed import Comparison, probed
+from headrace_probes.statistics import Comparison, probed
 
 RECIPE = str(BUILT_IN / "recipes" / "digits.yaml")
 """Recipe of a probe's run, of which only role and nodes count."""

@@ -95,13 +95,11 @@ def read_bytes(path: Path) -> bytes | None:
         try:
             with open_to_read(path) as file:
                 return file.read()
-        except FileNotFoundError:
-            if not is_there(path):
-                return None
-            if not left:
-                raise
         except OSError as error:
-            if error.errno != errno.ESTALE or not left:
+            is_gone = isinstance(error, FileNotFoundError)
+            if is_gone and not is_there(path):
+                return None
+            if not left or not (is_gone or error.errno == errno.ESTALE):
                 raise
         left -= 1
 
@@ -120,10 +118,9 @@ def is_there(path: Path) -> bool:
 
 def names_in(folder: Path) -> frozenset[str]:
     """Return all names in a folder, as `is_there` finds them; empty if the folder is missing."""
-    try:
+    with suppress(FileNotFoundError, NotADirectoryError):
         return frozenset(os.listdir(folder))
-    except (FileNotFoundError, NotADirectoryError):
-        return frozenset()
+    return frozenset()
 
 
 def refresh_directory(folder: Path) -> None:
