@@ -37,7 +37,7 @@ from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState
 from headrace.steps.retry_policy import PROGRESS, TOTAL
 from headrace_foresight.forecast import Forecast, Running, corrected, longest_s
-from headrace_foresight.past_attempts import earlier, past_of, trained
+from headrace_foresight.past_attempts import earlier, past_of, starts_of, trained
 from headrace_foresight.prediction import forecast_of, part_of
 
 DEFAULT_S = 3600.0
@@ -173,15 +173,6 @@ def _too_short_s(run: Run | None, attempts: Sequence[AttemptRecord]) -> float | 
             if each.step == last.step]  # fmt: skip
     is_known = last.outputs.get(TOTAL) is not None and kept[-1] > max(kept[:-1], default=0.0)
     return None if is_known else spec.walltime.seconds
-
-
-def starts_of(site_name: str, role_name: str) -> list[float]:
-    """Return the seconds from requests for leases of a role until they were ready, newest first."""
-    return [
-        lease.ready_at - lease.created_at
-        for lease in open_ledger().leases()
-        if (lease.site_name, lease.role) == (site_name, role_name) and lease.ready_at is not None
-    ]
 
 
 def _start_s(recipe: Recipe, site: Site, role_name: str) -> float:

@@ -140,6 +140,15 @@ def has_ledger() -> bool:
     return not url.startswith(_SQLITE) or Path(url.removeprefix(_SQLITE)).exists()
 
 
+def starts_of(site_name: str, role_name: str) -> list[float]:
+    """Return the seconds from requests for leases of a role until they were ready, newest first."""
+    return [
+        lease.ready_at - lease.created_at
+        for lease in open_ledger().leases()
+        if (lease.site_name, lease.role) == (site_name, role_name) and lease.ready_at is not None
+    ]
+
+
 def _of_run(run: Run, role_name: str, rows: Sequence[AttemptRecord]) -> Iterator[PastAttempt]:
     role = run.site.roles.get(role_name)
     for step in dict.fromkeys(row.step for row in rows):

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headrace.batch.meter import Price
-from headrace.batch.registry import meter_of
+from headrace.batch.meter import Price, meter_of
 from headrace.errors import UnknownNameError, UserError
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.gang_size import gang_size
@@ -32,13 +31,13 @@ from headrace_foresight.forecast import (
     features_of_point,
     together,
 )
-from headrace_foresight.lifetime import starts_of
 from headrace_foresight.past_attempts import (
     PastAttempt,
     alike_of,
     has_ledger,
     past_of,
     ranks_of_trial,
+    starts_of,
     suite_state_of,
     suites_of,
     usual,

@@ -20,15 +20,8 @@ from headrace.runs.runs import RunRequest
 from headrace.states import StepState
 from headrace.status.run_details import run_details
 from headrace_probes.probe_records import PARTS, Part, ProbeOptions
-from headrace_probes.report import (
-    RECIPE,
-    Comparison,
-    Probed,
-    overrides_for,
-    probed,
-    side_by_side,
-    write_comparison,
-)
+from headrace_probes.report import RECIPE, overrides_for, write_comparison
+from headrace_probes.statistics import Comparison, Probed, probed, side_by_side
 
 
 def probe(  # noqa: PLR0913  options of a command

@@ -6,8 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from headrace.report.html import ACCENT, Card, Report, Table, columns, figure, png, render
-from headrace_probes.report import Comparison, Probed
-from headrace_probes.statistics import Difference, Summary
+from headrace_probes.statistics import Comparison, Difference, Probed, Summary
 
 _WIDTH, _LINE, _LEAST = 6.4, 0.24, 2.0
 _BAD = "#b3261e"

@@ -164,7 +164,7 @@ def parse_bjobs(text: str) -> list[JobStatus]:
 
 def _status(record: dict[str, str]) -> JobStatus:
     stat = record["STAT"]
-    # a state of a later LSF is no proof of an end
+    # a state of a later LSF proves no end
     state = _STATES.get(stat, JobState.RUNNING)
     nodes = _nodes(record.get("EXEC_HOST", "").split(":"))
     if state.is_final:

@@ -157,7 +157,7 @@ def parse_job(job_id: str, job: Attributes) -> JobStatus:
     nodes = tuple(dict.fromkeys(each.partition("/")[0] for each in hosts if each))
     if job.get("job_state") in ("F", "X"):
         return ended_on(nodes, JobStatus(job_id=job_id, state=_end(job), reason=comment))
-    # a state of a later PBS, or a job that moved to another server, is no proof of an end
+    # a state of a later PBS, or a job that moved to another server, proves no end
     state = _STATES.get(str(job.get("job_state")), JobState.RUNNING)
     if state is not JobState.PENDING:
         return JobStatus(job_id=job_id, state=state, nodes=nodes)

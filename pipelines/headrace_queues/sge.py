@@ -151,7 +151,7 @@ class Sge(BatchSystem):
 
     @override
     def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
-        return first_words(environment.get("PE_HOSTFILE"))  # with one slot there is no such file
+        return first_words(environment.get("PE_HOSTFILE"))  # absent for jobs with one slot
 
     @override
     def _check_queue(self, spec: JobSpec) -> Iterator[Finding]:

@@ -23,11 +23,11 @@ MOST = {
     "deploy": 1,
     "docs": 6,
     "headrace": 4,
-    "headrace/batch": 11,
+    "headrace/batch": 9,
     "headrace/cli": 1,
-    "headrace/clusters": 5,
+    "headrace/clusters": 1,
     "headrace/data": 1,
-    "headrace/files": 4,
+    "headrace/files": 1,
     "headrace/ledger": 1,
     "headrace/packing": 5,
     "headrace/processes": 1,
@@ -45,7 +45,6 @@ MOST = {
     "headrace_foresight": 4,
     "headrace_pages": 3,
     "headrace_probes": 4,
-    "headrace_queues": 3,
 }
 """Most discouraged words of each room."""
 

@@ -12,7 +12,7 @@ import yaml
 
 from headrace.batch.queue_state import intent_of
 from headrace.clusters.lease_files import LeaseFiles
-from headrace.clusters.lease_jobs import job_spec
+from headrace.clusters.lease_machines import job_spec
 from headrace.clusters.lease_records import job_name
 from headrace.execution.decisions import RunningAttempt
 from headrace.execution.step_attempts import collect

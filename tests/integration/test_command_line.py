@@ -104,7 +104,7 @@ _LOOKING = {
 }
 """What commands that tell how things stand do without, from a ledger in a file."""
 _WITHOUT_RECIPES = {*_LOOKING, "headrace.recipe.recipe"}
-_OF_ROWS = {*_WITHOUT_RECIPES, "headrace.clusters.lease_jobs", "headrace_foresight.ownership"}
+_OF_ROWS = {*_WITHOUT_RECIPES, "headrace.clusters.lease_machines", "headrace_foresight.ownership"}
 _LISTING = {*_WITHOUT_RECIPES, "omegaconf", "yaml", "headrace.execution.execute"}
 
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from headrace.clusters import lease_client
-from headrace.clusters.backends import launcher_for
+from headrace.clusters import lease_client, lease_machines
 from headrace.clusters.lease_files import LeaseFiles
 from headrace.errors import JobRefusedError
 from headrace.execution.execute import execute
@@ -122,12 +121,12 @@ def test_nodes_that_are_down_for_now_are_no_refusal(home: Path, slurm: DevSlurm)
     spec = lease_spec(SiteFolder(home).lease("asked-1"), run.site.roles["gpu"])
     for node in slurm.shape.node_names:
         slurm.set_node(node, "drain")
-    assert launcher_for("slurm").refusal(SiteFolder(home).lease("asked-1"), spec) == ""
+    assert lease_machines.refusal(SiteFolder(home).lease("asked-1"), spec) == ""
 
 
 def _job_id(folder: LeaseFolder) -> str:
     spec = lease_client.spec(folder)
-    return launcher_for(spec.role.backend).find_job(folder, spec).split()[-1]
+    return lease_machines.find_job(folder, spec).split()[-1]
 
 
 def test_an_option_with_spaces_reaches_slurm_whole(tmp_path: Path, slurm: DevSlurm):

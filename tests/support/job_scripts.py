@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.batch.system import BatchSystem
-from headrace.clusters.lease_jobs import NodeRequest, job_spec, node_job
+from headrace.clusters.lease_machines import NodeRequest, node_job
 from headrace.clusters.pool_job import PoolJob
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
@@ -15,7 +15,7 @@ def assert_dask_jobqueue_shows_the_script(system: type[BatchSystem], folder: Lea
     """What dask-jobqueue shows as its script is what the batch system gets."""
     role = Role(backend="slurm", nodes=4, lifetime="1h")
     request = NodeRequest(serial=1, number=0, time_limit_s=90.0)
-    spec = node_job(job_spec(folder, lease_spec(folder, role), python="python"), folder, request)
+    spec = node_job(folder, lease_spec(folder, role), request)
     script = system(ScriptedCommands()).render(spec)
     job = PoolJob("tls://127.0.0.1:1", "node-0", request=request, spec=spec, script=script)
     shown = [line for line in job.job_script().splitlines() if line]

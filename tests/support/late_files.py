@@ -51,7 +51,7 @@ class LateFiles:
 def late_files(folder: Path) -> Iterator[LateFiles]:
     """See the files of a folder late, from now on, in this process."""
     late = LateFiles(folder)
-    read_bytes, exists, open_file = Path.read_bytes, Path.exists, os.open
+    read_bytes, exists, open_file, listdir = Path.read_bytes, Path.exists, os.open, os.listdir
 
     def read(path: Path) -> bytes:
         if not late.hides(path):
@@ -64,14 +64,22 @@ def late_files(folder: Path) -> Iterator[LateFiles]:
     def is_there(path: Path, **options: Any) -> bool:
         return late.content(path) is not None if late.hides(path) else exists(path, **options)
 
-    def opened(path: Any, *how: Any, **options: Any) -> int:
-        if Path(path) == folder:
+    def look(path: Any) -> None:
+        if path in (folder, str(folder)):
             late.seen.clear()
             late.num_looks += 1
+
+    def opened(path: Any, *how: Any, **options: Any) -> int:
+        look(path)
         return open_file(path, *how, **options)
+
+    def listed(path: Any) -> list[str]:
+        look(path)  # a client opens a folder to list it
+        return listdir(path)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Path, "read_bytes", read)
         patch.setattr(Path, "exists", is_there)
         patch.setattr(os, "open", opened)
+        patch.setattr(os, "listdir", listed)
         yield late

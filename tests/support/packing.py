@@ -37,7 +37,6 @@ class InProcess:
         items: Sequence[PackTask],
         *,
         check: Callable[[], None],
-        retries: int = 2,
     ) -> Iterator[tuple[int, PackedShard]]:
         for index in self.order(len(items)):
             check()

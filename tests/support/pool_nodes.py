@@ -6,7 +6,7 @@ import time
 
 from headrace.batch.job_records import JobSpec
 from headrace.batch.queue_state import JobRecord
-from headrace.clusters.lease_jobs import NodeRequest
+from headrace.clusters.lease_machines import NodeRequest
 from headrace.clusters.pool_job import PoolJob
 
 SPEC = JobSpec(

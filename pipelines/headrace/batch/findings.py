@@ -89,7 +89,7 @@ def clock_s(text: str) -> float:
 
 
 def hours(seconds: float | None) -> str:
-    """Format a time for users; None is no limit."""
+    """Format a time for users; None means unlimited."""
     if seconds is None:
         return "no limit"
     return f"{seconds / 3600:.3g} h" if seconds >= 3600 else f"{seconds / 60:.3g} min"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from headrace.recipe.backend import backend_of
+from headrace.recipe.site import Role
 from headrace.record import Record
 
 
@@ -58,3 +60,12 @@ class Meter(Protocol):
 
     def offers(self) -> dict[str, Price | None]:
         """Return the highest price by kind of machine that a job may get; None if unknown."""
+
+
+def meter_of(role: Role, *, asks_all: bool = False) -> Meter | None:
+    """Return what counts and prices the machines of a role; None if the site gives the price.
+
+    With `asks_all`, also ask services for prices that the role leaves out.
+    """
+    found: Meter | None = backend_of(role.backend).meter(role, asks_all=asks_all)
+    return found

@@ -256,15 +256,13 @@ def current_status(system: BatchSystem, job: JobRecord) -> JobStatus:
     return found.get(job.job_id, unknown)
 
 
-def final_status(
-    system: BatchSystem, job: JobRecord, timeout_s: float, *, or_never: bool = False
-) -> JobStatus | None:
-    """Return how a job ended, or with `or_never` that it never starts; None after `timeout_s`."""
+def final_status(system: BatchSystem, job: JobRecord, timeout_s: float) -> JobStatus | None:
+    """Return how a job ended, or that it never starts; None after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     pause_s = _FIRST_PAUSE_S
     while True:
         found = current_status(system, job)
-        if found.state.is_final or (or_never and found.never_starts):
+        if found.state.is_final or found.never_starts:
             return found
         if time.monotonic() > deadline:
             return None

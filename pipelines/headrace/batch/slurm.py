@@ -269,7 +269,7 @@ def is_lasting(answer: CommandResult, has_nodes_out: Callable[[], bool]) -> bool
 def state_of(text: str) -> JobState:
     """Return a job's state from Slurm's text, as `RUNNING` and `CANCELLED by 1000`."""
     word = text.split()[0].rstrip("+") if text.strip() else ""
-    return _STATES.get(word, JobState.RUNNING)  # a state of a later Slurm is no proof of an end
+    return _STATES.get(word, JobState.RUNNING)  # a state of a later Slurm proves no end
 
 
 def parse_squeue(line: str) -> JobStatus:

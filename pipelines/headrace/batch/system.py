@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 import math
+import os
 import re
 import shlex
 from abc import ABC, abstractmethod
@@ -15,10 +16,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import override
 
-from headrace.batch.commands import CommandResult, Commands
+from headrace.batch.commands import CommandResult, Commands, LocalCommands, SudoCommands
 from headrace.batch.findings import Finding, Grade, fail, ok
 from headrace.batch.job_records import JobSpec, JobStatus
-from headrace.batch.role_commands import commands_of, queue_of
+from headrace.batch.ssh import SshCommands
 from headrace.errors import (
     AmbiguousSubmitError,
     BatchError,
@@ -26,9 +27,10 @@ from headrace.errors import (
     LoginError,
     SubmitLimitError,
 )
-from headrace.recipe.backend import Backend
+from headrace.recipe.backend import Backend, backend_of
 from headrace.recipe.batch import Batch
 from headrace.recipe.site import Role
+from headrace.recipe.unix_accounts import account
 from headrace.record import Record
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 INDEX = "HEADRACE_NODE_INDEX"
 """Environment variable of the command: index of its node in the job, from 0."""
 
+# seconds since the epoch: the commands may run in another time zone than this process
+_ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s"}
 _TEMPLATES = Path(__file__).parent / "templates"
 _OPTION = re.compile(r"(--[A-Za-z][\w-]*[= ]|-(?!pe )[A-Za-z]+ )(.*)")
 """Name and value; the option `-pe` of Grid Engine has two values."""
@@ -83,7 +87,7 @@ ONLY_SLURM = {
 """Keys that batch systems other than Slurm lack."""
 
 
-class BatchSystem(Backend, ABC):
+class BatchSystem(Backend[Role], ABC):
     """Interface of a batch system. One instance serves one user of one cluster.
 
     Methods that ask it raise BatchError without an answer. An empty `queue` is the machine's own.
@@ -132,7 +136,30 @@ class BatchSystem(Backend, ABC):
     @classmethod
     @override
     def connect(cls, role: Role, timeout_s: float) -> BatchSystem:
-        return cls(commands_of(cls, role, timeout_s), queue_of(role))
+        login, config = role.batch.login, role.batch.config
+        address = login and f"{login.host}:{login.port or ''}"
+        queue = " ".join(part for part in (address, config) if part)
+        return cls(cls.commands_of(role, timeout_s), queue)
+
+    @classmethod
+    def commands_of(cls, role: Role, timeout_s: float) -> Commands:
+        """Return the runner of a role's commands: here, as another account, or on a login node."""
+        config, login = role.batch.config, role.batch.login
+        environment = _ENVIRONMENT | ({cls.config_variable: config} if config else {})
+        if login is not None and cls.job_variable not in os.environ:
+            return SshCommands(login, environment, timeout_s)
+        submit_as = role.batch.submit_as
+        if submit_as and submit_as != account():
+            if named := os.environ.get(cls.config_variable):
+                environment = {cls.config_variable: named, **environment}
+            return SudoCommands(submit_as, environment, timeout_s)
+        # a host that is a job itself must not give its own job's limits to those it submits
+        own = {name for name in os.environ if name.startswith(cls.job_variables)}
+        own.discard(cls.config_variable)
+        programs = os.environ.get(cls.programs_variable)
+        if programs:  # a job's PATH need not have it
+            environment["PATH"] = os.pathsep.join((os.environ.get("PATH", os.defpath), programs))
+        return LocalCommands(environment, timeout_s, without=own)
 
     def render(self, spec: JobSpec) -> str:
         """Return the job script; a pure function of the spec."""
@@ -263,6 +290,19 @@ class BatchSystem(Backend, ABC):
     def _complaints(self, answer: CommandResult) -> list[str]:
         """Return the error lines of a failed command."""
         return answer.error.splitlines()
+
+
+def system_of(role: Role, timeout_s: float = 60.0) -> BatchSystem:
+    """Return the batch system of a site's role; its commands time out after `timeout_s`.
+
+    The commands run on this machine, or on the role's login node. In a job they run on the job's
+    own node, which is inside the cluster.
+
+    Raises:
+        SiteError: The backend has no batch system.
+    """
+    found: BatchSystem = backend_of(role.backend).connect(role, timeout_s)
+    return found
 
 
 def by_id(found: Sequence[JobStatus]) -> tuple[JobStatus, ...]:

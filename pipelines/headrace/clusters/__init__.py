@@ -1,1 +1,1 @@
-"""Leases: launchers, host, calls on nodes; the only home of Dask."""
+"""Leases: machines, host, calls on nodes; the only home of Dask."""

@@ -40,7 +40,7 @@ def wanted() -> bool:
     """Whether the call that runs in this thread is still needed.
 
     Long calls check every second or so; if false, they end their children and return: the step
-    was cancelled, or its driver has ended. Always true outside such a call.
+    was cancelled, or its driver has ended. Always true outside of calls.
     """
     is_wanted: Callable[[], bool] = getattr(_current, "is_wanted", lambda: True)
     return is_wanted()

@@ -25,6 +25,9 @@ from headrace.recipe.site import Role
 
 _Fleet = TypeVar("_Fleet", bound="Fleet")
 
+MAX_LOSSES = 2
+"""Most times that an item of a map may lose its worker."""
+
 _CONNECT_TIMEOUT_S, _GROW_TIMEOUT_S = 30.0, 10.0
 _AHEAD = 4
 _CHECK_EVERY_S = 0.5
@@ -119,7 +122,6 @@ class Fleet(NodeCalls):
         items: Sequence[Item],
         *,
         check: Callable[[], None] = no_check,
-        retries: int = 2,
     ) -> Iterator[tuple[int, Result]]:
         """See `NodeCalls`."""
         slots = self._grow_for(len(items), check)
@@ -139,7 +141,7 @@ class Fleet(NodeCalls):
                 for future in lost:
                     index = done[future]
                     losses[index] = losses.get(index, 0) + 1
-                    if losses[index] > retries:
+                    if losses[index] > MAX_LOSSES:
                         raise WorkerLostError(
                             f"Item {index} lost its worker {losses[index]} times; "
                             f"last {loss(future)}",

@@ -9,9 +9,10 @@ from collections.abc import Callable
 
 from headrace.batch.job_records import JOB_STARTED
 from headrace.batch.queue_state import read_state, state_file
-from headrace.batch.registry import system_of
+from headrace.batch.system import system_of
 from headrace.clusters import preflight
 from headrace.clusters.lease_client import GAVE_UP, request_close
+from headrace.clusters.lease_machines import own_jobs
 from headrace.clusters.lease_records import BadNodes, LeaseSpec
 from headrace.clusters.lifetime import TIMED_OUT
 from headrace.clusters.scheduler import LeaseScheduler, NodeTimes, address, make_keys, prepare
@@ -29,10 +30,8 @@ _REJOIN = 2  # restarted workers join sooner; multiple of the silence that count
 class GangCluster:
     """An open gang, in its host process; see `OpenCluster`."""
 
-    def __init__(
-        self, folder: LeaseFolder, spec: LeaseSpec, job_id: str, scheduler: LeaseScheduler
-    ) -> None:
-        self.job_ids = (job_id,)
+    def __init__(self, folder: LeaseFolder, spec: LeaseSpec, scheduler: LeaseScheduler) -> None:
+        self.job_ids = own_jobs(spec)
         self._folder = folder
         self._spec = spec
         self._lacking_since_s: float | None = None
@@ -140,7 +139,7 @@ class GangCluster:
         await asyncio.wait_for(self._scheduler.close(), _CLOSE_TIMEOUT_S)
 
 
-async def open_gang(folder: LeaseFolder, spec: LeaseSpec, job_id: str) -> GangCluster:
+async def open_gang(folder: LeaseFolder, spec: LeaseSpec) -> GangCluster:
     """Open a gang; called in the first task of its job.
 
     Side effects: sets Dask's configuration and the environment of this process, which the worker
@@ -151,7 +150,7 @@ async def open_gang(folder: LeaseFolder, spec: LeaseSpec, job_id: str) -> GangCl
     scheduler = await LeaseScheduler(host=host, port=0, protocol="tls", security=make_keys(folder))
     since = float(os.environ.get(JOB_STARTED, time.time()))
     scheduler.add_plugin(NodeTimes(folder, map(name_of, range(spec.role.nodes)), since))
-    cluster = GangCluster(folder, spec, job_id, scheduler)
+    cluster = GangCluster(folder, spec, scheduler)
     try:
         if spec.role.batch.preflight == "full":
             preflight.offer_meeting(folder, host)

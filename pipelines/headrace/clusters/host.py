@@ -7,32 +7,26 @@ independent of Airflow's processes.
 from __future__ import annotations
 
 import asyncio
-import itertools
-import json
 import logging
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn, Protocol
 
 from filelock import FileLock, Timeout
 
 from headrace.batch.job_records import JOB_STARTED
-from headrace.clusters import lease_client
-from headrace.clusters.backends import LeaseLauncher, OpenCluster, launcher_for
+from headrace.clusters import lease_client, lease_machines
 from headrace.clusters.lease_files import write_heartbeat
 from headrace.clusters.lease_records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.clusters.lifetime import TIMED_OUT, LeaseClock, ends_at, why_close
-from headrace.clusters.local import Guard
-from headrace.clusters.step_drivers import Drivers
+from headrace.clusters.local import end_marked
+from headrace.clusters.step_drivers import Drivers, publish_steps
 from headrace.errors import HeadraceError, SilentError
 from headrace.files.atomic import (
     is_there,
-    read_bytes,
     read_record,
     read_text,
     write_if_possible,
@@ -40,7 +34,7 @@ from headrace.files.atomic import (
 )
 from headrace.files.layout import LeaseFolder
 from headrace.files.machine import storage_error
-from headrace.processes.identity import ProcessIdentity, tell_children
+from headrace.processes.identity import ProcessIdentity, set_name, tell_children
 from headrace.site_secrets import forget, secrets_of
 from headrace.states import LeaseState
 
@@ -55,13 +49,95 @@ _AGAIN = (
 )
 
 
+class OpenCluster(Protocol):
+    """An open Dask cluster."""
+
+    @property
+    def scheduler_address(self) -> str:
+        """Address of the scheduler."""
+
+    @property
+    def dashboard_url(self) -> str:
+        """Link of the dashboard: it opens only on the host's machine, or by an SSH tunnel."""
+
+    @property
+    def job_ids(self) -> tuple[str, ...]:
+        """Ids by which users know the machines."""
+
+    def check(self) -> None:
+        """Raise if the cluster can have no more nodes; called a few times a second."""
+
+    async def close(self) -> None:
+        """End all workers and the scheduler."""
+
+
+async def open_cluster(folder: LeaseFolder, spec: LeaseSpec) -> OpenCluster:
+    """Open a gang with all its nodes, or a pool ready to grow.
+
+    Side effects: writes Dask's scheduler file, key and certificate into the lease's folder.
+
+    Raises:
+        LeaseError: Not all nodes of a gang joined in time.
+    """
+    # the first heartbeat comes before Dask, which takes seconds to load
+    if spec.role.is_here:
+        from headrace.clusters.local_cluster import open_local
+
+        return await open_local(folder, spec)
+    if spec.role.kind == "gang":
+        from headrace.clusters.gang import open_gang
+
+        return await open_gang(folder, spec)
+    from headrace.clusters.pool import open_pool
+
+    return await open_pool(folder, spec)
+
+
+class Guard:
+    """The host's handle of its guard, a fork: create it before any thread starts.
+
+    The guard holds a pipe from the host. The kernel closes it when the host is killed; then the
+    guard ends the host's remaining processes.
+    """
+
+    def __init__(self, folder: LeaseFolder) -> None:
+        readable, self._pipe = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                _guard(folder, readable)
+            except Exception:
+                logger.exception("The guard failed; `headrace lease reap` ends what is left")
+            os._exit(0)
+        os.close(readable)
+
+    def dismiss(self) -> None:
+        """End the guard: the host has ended everything itself."""
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+        os.close(self._pipe)
+
+
+def _guard(folder: LeaseFolder, readable: int) -> None:
+    """Wait for the end of the host, and end its remaining processes."""
+    os.setsid()
+    set_name("guard")
+    os.closerange(3, readable)  # a lock of the host ends with the host
+    os.closerange(readable + 1, os.sysconf("SC_OPEN_MAX"))
+    os.read(readable, 1)
+    num_ended = end_marked(folder)
+    logger.warning("The host was killed; ended %d processes that it left", num_ended)
+    spec = read_record(folder.spec, LeaseSpec)
+    if spec is not None:
+        lease_machines.end_leftovers(folder, spec)
+
+
 class Host:
     """Serves one lease from start to end."""
 
-    def __init__(self, folder: LeaseFolder, spec: LeaseSpec, launcher: LeaseLauncher) -> None:
+    def __init__(self, folder: LeaseFolder, spec: LeaseSpec) -> None:
         self._folder = folder
         self._spec = spec
-        self._launcher = launcher
         # copied before the cluster sets variables for workers
         self._drivers = Drivers(folder, {**os.environ, **secrets_of(folder)})
         self._ends_s = time.monotonic() + _ends_at(spec) - time.time()
@@ -76,7 +152,7 @@ class Host:
             loop.add_signal_handler(sig, self._on_signal, sig)
         beating = asyncio.create_task(keep_heartbeat(self._folder, self._spec))
         self._drivers.warm_up()
-        opening = asyncio.create_task(self._launcher.open_cluster(self._folder, self._spec))
+        opening = asyncio.create_task(open_cluster(self._folder, self._spec))
         try:
             return await self._watch(opening, beating)
         finally:
@@ -231,12 +307,11 @@ def serve(folder: LeaseFolder) -> None:
 
 
 def _serve_to_the_end(folder: LeaseFolder) -> Ending:
-    launcher: LeaseLauncher | None = None
+    spec: LeaseSpec | None = None
     guard = Guard(folder)
     try:
         spec = lease_client.spec(folder)
-        launcher = launcher_for(spec.role.backend)
-        reason = asyncio.run(Host(folder, spec, launcher).serve())
+        reason = asyncio.run(Host(folder, spec).serve())
         ending = Ending(state=LeaseState.CLOSED, reason=reason)
     except HeadraceError as error:
         logger.error("The lease failed: %s", error)  # noqa: TRY400 - for users, without a trace
@@ -248,67 +323,11 @@ def _serve_to_the_end(folder: LeaseFolder) -> Ending:
         ending = Ending(state=LeaseState.FAILED, reason=what)
     guard.dismiss()
     try:
-        if launcher is not None:
-            launcher.kill_leftovers(folder)
+        if spec is not None:
+            lease_machines.end_leftovers(folder, spec)
     except SilentError as error:  # its nodes end when their scheduler ends
         logger.warning("%s; the next cleanup of the lease searches for its nodes again", error.what)
     return ending
-
-
-def publish_steps(folder: LeaseFolder) -> None:
-    """Export the steps of a lease to Prometheus, beside Dask's own metrics of this process.
-
-    Only where the package `prometheus-client` is installed (`headrace[prometheus]`).
-    """
-    if find_spec("prometheus_client") is None:
-        return
-    from prometheus_client import REGISTRY
-
-    REGISTRY.register(StepFigures(folder))
-
-
-class StepFigures:
-    """A collector of `prometheus_client`: status of a lease's running steps."""
-
-    def __init__(self, folder: LeaseFolder) -> None:
-        self._folder = folder
-
-    def describe(self) -> Iterable[Any]:
-        """Return nothing: the metrics are not known in advance."""
-        return ()
-
-    def collect(self) -> Iterator[Any]:
-        """Yield gauges, labelled with run and step; each step has its own units, see its status."""
-        from prometheus_client.core import GaugeMetricFamily
-
-        def gauge(name: str, meaning: str, *labels: str) -> Any:
-            every = ("run", "step", *labels)
-            return GaugeMetricFamily(f"headrace_step_{name}", meaning, labels=every)
-
-        done = gauge("done", "Units of work that are done", "unit")
-        total = gauge("total", "Units of work in all", "unit")
-        left = gauge("eta_seconds", "Time until the end of the step")
-        figure = gauge("metric", "Newest value of a metric", "metric")
-        for spec, status in self._running():
-            of, progress = (spec["run_id"], spec["name"]), status["progress"]
-            done.add_metric((*of, progress["unit"]), progress["done"])
-            if progress["total"] is not None:
-                total.add_metric((*of, progress["unit"]), progress["total"])
-            if status["eta_s"] is not None:
-                left.add_metric(of, status["eta_s"])
-            for name, value in status["metrics"].items():
-                figure.add_metric((*of, name), value)
-        yield from (done, total, left, figure)
-
-    def _running(self) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-        """Yield specs and statuses, as `headrace.steps` writes them."""
-        for number in itertools.count(1):
-            step = self._folder.step(number)
-            if not is_there(step.path):
-                return
-            spec, status = read_bytes(step.spec), read_bytes(step.status)
-            if spec and status and not is_there(step.result) and not is_there(step.exit):
-                yield json.loads(spec), json.loads(status)
 
 
 def main(arguments: list[str]) -> NoReturn:

@@ -11,7 +11,6 @@ from pathlib import Path
 from filelock import FileLock
 
 from headrace.batch.job_records import JobView
-from headrace.clusters.backends import launcher_for
 from headrace.clusters.lease_files import NEVER_STARTED, LeaseFiles
 from headrace.clusters.lease_records import BadNodes, Ending, LeaseInfo, LeaseSpec, Waiting
 from headrace.clusters.local import end_marked
@@ -51,6 +50,8 @@ def start(
         CapacityError: Too many jobs are there already; ask again, the lease waits meanwhile.
         SilentError: The batch system gives no answer; likewise.
     """
+    from headrace.clusters import lease_machines  # batch systems take time to import
+
     make_private(folder.path)
     with FileLock(folder.start_lock, mode=0o600):
         if is_there(folder.host) or is_there(folder.closed) or is_there(folder.job):
@@ -60,7 +61,7 @@ def start(
             write_record(folder.spec, spec)
         try:
             with handed_over(folder, given):
-                launcher_for(spec.role.backend).launch(folder, spec)
+                lease_machines.launch(folder, spec)
         except JobRefusedError as error:
             ending = Ending(state=LeaseState.FAILED, reason=str(error))
             write_record(folder.closed, ending)
@@ -75,7 +76,7 @@ def spec(folder: LeaseFolder) -> LeaseSpec:
     """Return what was asked for.
 
     Raises:
-        UnknownNameError: There is no such lease.
+        UnknownNameError: The lease does not exist.
     """
     found = read_record(folder.spec, LeaseSpec)
     return LeaseFiles(folder=folder, records={LeaseSpec: found}).spec
@@ -110,10 +111,12 @@ def end(folder: LeaseFolder, grace_s: float = 20.0, reason: str = "ended by requ
         write_if_possible(folder.closed, Ending(state=LeaseState.LOST, reason=NEVER_STARTED))
         return
     before, why = files.state(), files.why_ended or reason
+    from headrace.clusters import lease_machines
+
     request_close(folder, why)
     if before is not LeaseState.LOST and is_there(folder.host):
         _wait(lambda: is_there(folder.closed) and not LeaseFiles.read(folder).host_alive, grace_s)
-    launcher_for(asked.role.backend).kill_leftovers(folder)
+    lease_machines.end_leftovers(folder, asked)
     shutil.rmtree(folder.tls, ignore_errors=True)  # others may be ending the lease as well
     _remove_unfinished(folder)
     if not is_there(folder.closed):
@@ -129,8 +132,10 @@ def cause(folder: LeaseFolder) -> JobView | None:
     known = read_record(folder.cause, JobView)
     if known is not None:
         return known
+    from headrace.clusters import lease_machines
+
     asked = read_record(folder.spec, LeaseSpec)
-    found = None if asked is None else launcher_for(asked.role.backend).cause(folder, asked)
+    found = None if asked is None else lease_machines.cause(folder, asked)
     if found is not None:
         write_if_possible(folder.cause, found)
         if found.bad_nodes:

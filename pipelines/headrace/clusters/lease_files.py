@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from headrace.batch.job_records import JobView
-from headrace.clusters.backends import launcher_for
 from headrace.clusters.lease_records import (
     BadNodes,
     Ending,
@@ -22,7 +21,13 @@ from headrace.clusters.lease_records import (
 )
 from headrace.clusters.lifetime import BY_SIGNAL
 from headrace.errors import StepError, UnknownNameError
-from headrace.files.atomic import is_there, read_record, read_text, refresh_directory, write_text
+from headrace.files.atomic import (
+    is_there,
+    names_in,
+    read_record,
+    read_text,
+    write_text,
+)
 from headrace.files.layout import LeaseFolder
 from headrace.files.locks import locked_at_once
 from headrace.record import Record
@@ -74,12 +79,16 @@ class LeaseFiles:
 
         Side effects: asks the batch system for the job if the host gives no heartbeats.
         """
-        host = _content(folder.host, HostRecord)
+        names = names_in(folder.path)
+
+        def content(path: Path, kind: type[Kind]) -> Kind | Exception | None:
+            return _content(path, kind) if path.name in names else None
+
+        host = content(folder.host, HostRecord)
         process = host.process if isinstance(host, HostRecord) else None
-        # before `closed`, which the host writes as its last act
         is_alive = process.is_alive if process is not None and process.is_here else None
-        heartbeat = read_text(folder.heartbeat) if is_there(folder.heartbeat) else None
-        asked_at = folder.spec.stat().st_mtime if is_there(folder.spec) else None
+        heartbeat = read_text(folder.heartbeat) if folder.heartbeat.name in names else None
+        asked_at = folder.spec.stat().st_mtime if folder.spec.name in names else None
         began_at = host.started_at if isinstance(host, HostRecord) else asked_at or 0.0
         silent_s = time.time() - began_at
         if heartbeat is not None:
@@ -94,22 +103,28 @@ class LeaseFiles:
         }
         found = cls(
             folder=folder,
-            records={HostRecord: host, **{kind: _content(others[kind], kind) for kind in others}},
+            records={HostRecord: host, **{kind: content(others[kind], kind) for kind in others}},
             host_alive=is_alive,
             heartbeat=heartbeat,
             silent_s=silent_s,
             asked_at=asked_at,
-            has_log=is_there(folder.log),
+            has_log=folder.log.name in names,
         )
         is_well = host is not None and is_alive is not False and silent_s < _WELL_S
-        has_ended = found.records[Ending] is not None
-        if is_well or has_ended:
+        # the host writes its end as its last act, which may have been after the folder was read
+        found = found if is_well else found.with_end_of_now()
+        if is_well or found.records[Ending] is not None:
             return found
         found = replace(found, job=_job(found))
-        if found.job is None or not found.job.is_ended:
-            return found
-        # the host may have written its end before that of its job, and after the look above
-        return replace(found, records={**found.records, Ending: _content(folder.closed, Ending)})
+        is_ended = found.job is not None and found.job.is_ended
+        return found.with_end_of_now() if is_ended else found
+
+    def with_end_of_now(self) -> LeaseFiles:
+        """Return this with the lease's end as recorded by now."""
+        if self.records.get(Ending) is not None:
+            return self
+        ending = _content(self.folder.closed, Ending)
+        return replace(self, records={**self.records, Ending: ending})
 
     def get(self, kind: type[Kind]) -> Kind | None:
         """Return the content of a file, or None if it is not there.
@@ -127,7 +142,7 @@ class LeaseFiles:
         """What was asked for.
 
         Raises:
-            UnknownNameError: There is no such lease.
+            UnknownNameError: The lease does not exist.
         """
         found = self.get(LeaseSpec)
         if found is None:
@@ -245,7 +260,6 @@ def sure_states(leases: Mapping[LeaseFolder, float]) -> dict[LeaseFolder, LeaseS
 
 
 def _is_alive(before: LeaseFiles, lost_after_s: float) -> bool:
-    refresh_directory(before.folder.path)
     now = LeaseFiles.read(before.folder)
     if now.heartbeat is not None and now.heartbeat != before.heartbeat:  # by whatever clock
         return True
@@ -295,7 +309,7 @@ def _times(folder: LeaseFolder, heartbeat: str) -> tuple[float, float]:
 
 def _content(path: Path, kind: type[Kind]) -> Kind | Exception | None:
     try:
-        return read_record(path, kind) if is_there(path) else None
+        return read_record(path, kind)
     except (StepError, OSError) as error:
         return error
 
@@ -305,9 +319,12 @@ def _job(files: LeaseFiles) -> JobView | None:
     asked = files.get(LeaseSpec)
     if asked is None:
         return None
-    job = launcher_for(asked.role.backend).job(files.folder, asked)
-    if job is not None:
-        return job
+    if is_there(files.folder.job):
+        from headrace.clusters import lease_machines  # batch systems take time to import
+
+        job = lease_machines.job_of(files.folder, asked)
+        if job is not None:
+            return job
     waiting = read_record(files.folder.waiting, Waiting)
     if waiting is None or time.time() - waiting.at > _WAITING_S:
         return None

@@ -1,15 +1,8 @@
-"""A lease on this machine: its host, its marked processes, and the guard that ends them.
-
-The guard holds a pipe from the host. The kernel closes it when the host is killed; then the guard
-ends the host's remaining processes.
-"""
+"""Processes of leases on this machine: a host is started, marked ones are found and ended."""
 
 from __future__ import annotations
 
-import importlib
-import logging
 import os
-import signal
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -17,17 +10,14 @@ from dataclasses import replace
 import psutil
 
 from headrace.batch.job_records import JOB_STARTED
-from headrace.clusters.backends import LeaseLauncher, OpenCluster, launcher_for
 from headrace.clusters.lease_records import LeaseSpec
 from headrace.errors import LeaseError
-from headrace.files.atomic import is_there, read_record
+from headrace.files.atomic import is_there
 from headrace.files.layout import LeaseFolder
 from headrace.processes import zygote
 from headrace.processes.children import Child, start_program
-from headrace.processes.identity import end_processes, set_name
+from headrace.processes.identity import end_processes
 from headrace.processes.working_folder import python_module
-
-logger = logging.getLogger(__name__)
 
 LEASE_ID = "HEADRACE_LEASE_ID"
 """Environment variable: id of the lease of a process."""
@@ -88,59 +78,6 @@ def _folder_of(process: psutil.Process) -> str:
     return folder if arguments and _TRACKER not in arguments else ""
 
 
-class Guard:
-    """The host's handle of its guard, a fork: create it before any thread starts."""
-
-    def __init__(self, folder: LeaseFolder) -> None:
-        readable, self._pipe = os.pipe()
-        self._pid = os.fork()
-        if self._pid == 0:
-            try:
-                _guard(folder, readable)
-            except Exception:
-                logger.exception("The guard failed; `headrace lease reap` ends what is left")
-            os._exit(0)
-        os.close(readable)
-
-    def dismiss(self) -> None:
-        """End the guard: the host has ended everything itself."""
-        os.kill(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)
-        os.close(self._pipe)
-
-
-def _guard(folder: LeaseFolder, readable: int) -> None:
-    """Wait for the end of the host, and end its remaining processes."""
-    os.setsid()
-    set_name("guard")
-    os.closerange(3, readable)  # a lock of the host ends with the host
-    os.closerange(readable + 1, os.sysconf("SC_OPEN_MAX"))
-    os.read(readable, 1)
-    num_ended = end_marked(folder)
-    logger.warning("The host was killed; ended %d processes that it left", num_ended)
-    spec = read_record(folder.spec, LeaseSpec)
-    if spec is not None:
-        launcher_for(spec.role.backend).kill_leftovers(folder)
-
-
-class _LocalLauncher(LeaseLauncher):
-    """This machine, one worker process for each node."""
-
-    opens_at_once = True
-
-    def launch(self, folder: LeaseFolder, spec: LeaseSpec) -> None:
-        start_host(folder, spec, spec.role.keep_warm)
-
-    async def open_cluster(self, folder: LeaseFolder, spec: LeaseSpec) -> OpenCluster:
-        # the control side uses this module too, and must not load Dask
-        cluster = importlib.import_module("headrace.clusters.local_cluster")
-        opened: OpenCluster = await cluster.open_local(folder, spec)
-        return opened
-
-    def kill_leftovers(self, folder: LeaseFolder) -> int:
-        return end_marked(folder)
-
-
 def start_host(folder: LeaseFolder, spec: LeaseSpec, keep_warm_s: float = 0.0) -> None:
     """Start the host process on this machine; it detaches itself and outlives the caller.
 
@@ -163,6 +100,3 @@ def start_host(folder: LeaseFolder, spec: LeaseSpec, keep_warm_s: float = 0.0) -
             what = f"did not report within {_HOST_TIMEOUT_S:g} s"
             raise LeaseError(f"The host of lease {spec.lease_id} {what}", see)
         time.sleep(_POLL_S)
-
-
-LAUNCHER = _LocalLauncher()

@@ -12,7 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-from headrace.batch.registry import system_of
+from headrace.batch.system import system_of
 from headrace.clusters import host, lease_client, preflight
 from headrace.clusters.lease_records import BadNodes, LeaseSpec
 from headrace.files.atomic import is_there, write_record

@@ -115,7 +115,6 @@ class NodeCalls(Protocol):
         items: Sequence[Item],
         *,
         check: Callable[[], None] = no_check,
-        retries: int = 2,
     ) -> Iterator[tuple[int, Result]]:
         """Run `function` on every item, spread over all nodes; a pool grows as needed.
 
@@ -125,13 +124,12 @@ class NodeCalls(Protocol):
             function: As for `on_nodes`.
             items: One argument each.
             check: Called about twice a second; raises to cancel.
-            retries: How often an item is retried if its worker died.
 
         Yields:
             `(index, result)`, in the order of completion.
 
         Raises:
-            WorkerLostError: The workers of an item died more often than `retries`.
+            WorkerLostError: The workers of an item died more often than twice.
             Exception: Error of `function`, raised immediately.
         """
 
@@ -182,10 +180,8 @@ class OneNode(NodeCalls):
         items: Sequence[Item],
         *,
         check: Callable[[], None] = no_check,
-        retries: int = 2,
     ) -> Iterator[tuple[int, Result]]:
         """See `NodeCalls.map`; if the node dies, the driver retries the whole trial."""
-        del retries
         for index, item in enumerate(items):
             yield index, _called(function, (item,), check)
 

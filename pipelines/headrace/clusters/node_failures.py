@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from headrace.batch.job_records import JobState, JobView
-from headrace.clusters.lease_jobs import most_common, telling_lines
 from headrace.clusters.lease_records import AvoidedNode
 from headrace.clusters.pool_job import PoolJob
 from headrace.clusters.pool_policy import Failures
+from headrace.clusters.preflight import most_common, telling_lines
 from headrace.errors import HeadraceError, JobRefusedError, LeaseError
 from headrace.states import EndedJob, FailureClass
 

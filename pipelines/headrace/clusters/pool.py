@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import Any
 
 from distributed.deploy.cluster import Cluster
 
-from headrace.batch.job_records import JobSpec, JobState, JobStatus
-from headrace.batch.submission_gate import SubmissionGate
-from headrace.clusters.lease_jobs import NodeRequest
+from headrace.batch.job_records import JobState, JobStatus
+from headrace.clusters.lease_machines import NodeRequest, gate, node_job, own_jobs
 from headrace.clusters.lease_records import LeaseSpec
 from headrace.clusters.pool_job import SECTION, JobQueueCluster, PoolJob
 from headrace.clusters.pool_loop import PoolLoop
@@ -27,26 +25,16 @@ _CLOSE_TIMEOUT_S = 15.0
 
 
 class NodePool(JobQueueCluster):  # type: ignore[misc]
-    """A dask-jobqueue cluster whose loop submits and ends its jobs; see `OpenCluster`.
-
-    `node_job` returns the job of a node; `job_ids` is that of the host, if it has one.
-    """
+    """A dask-jobqueue cluster whose loop submits and ends its jobs; see `OpenCluster`."""
 
     job_cls = PoolJob
 
-    def __init__(
-        self,
-        folder: LeaseFolder,
-        spec: LeaseSpec,
-        gate: SubmissionGate,
-        node_job: Callable[[NodeRequest], JobSpec],
-        job_ids: tuple[str, ...],
-    ) -> None:
-        self.job_ids = job_ids
+    def __init__(self, folder: LeaseFolder, spec: LeaseSpec) -> None:
+        self.job_ids = own_jobs(spec)
         self._folder = folder
-        self._gate = gate
-        self._node_job = node_job
-        self._loop_of_jobs = PoolLoop(folder, spec, self, gate)
+        self._spec = spec
+        self._gate = gate(folder, spec)
+        self._loop_of_jobs = PoolLoop(folder, spec, self, self._gate)
         self._running: asyncio.Task[None] | None = None
         self._times = NodeTimes(folder, asked=self._submitted_at)
         host = address(spec.role.batch.interface)
@@ -99,7 +87,7 @@ class NodePool(JobQueueCluster):  # type: ignore[misc]
         return None if job is None or job.record is None else float(job.record.submitted_at)
 
     def _options(self, request: NodeRequest) -> dict[str, Any]:
-        spec = self._node_job(request)
+        spec = node_job(self._folder, self._spec, request)
         return {"request": request, "spec": spec, "script": self._gate.system.render(spec)}
 
     async def _apply_spec(self) -> None:
@@ -125,12 +113,12 @@ class NodePool(JobQueueCluster):  # type: ignore[misc]
         await asyncio.wait_for(super()._close(), _CLOSE_TIMEOUT_S)
 
 
-async def open_pool(folder: LeaseFolder, spec: LeaseSpec, *queue: Any) -> NodePool:
-    """Open a pool without nodes, in the host process. See `NodePool` for `queue`.
+async def open_pool(folder: LeaseFolder, spec: LeaseSpec) -> NodePool:
+    """Open a pool without nodes, in the host process.
 
     Side effects: sets Dask's configuration; writes key, certificate and scheduler file into the
     lease's folder.
     """
     configure(spec)
-    cluster: NodePool = await NodePool(folder, spec, *queue)
+    cluster: NodePool = await NodePool(folder, spec)
     return cluster

@@ -12,7 +12,7 @@ from distributed.deploy.spec import ProcessInterface
 
 from headrace.batch.job_records import JobSpec, JobState, JobStatus
 from headrace.batch.queue_state import JobRecord
-from headrace.clusters.lease_jobs import NodeRequest
+from headrace.clusters.lease_machines import NodeRequest
 from headrace.clusters.lifetime import leaving_s
 from headrace.clusters.pool_policy import STABLE_S, PoolNode, Stage
 from headrace.recipe.site import Role

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from headrace.batch.job_records import JobState, JobStatus, expected_start, view_of, waits_for
 from headrace.batch.queue_state import job_statuses
 from headrace.batch.submission_gate import SubmissionGate
-from headrace.clusters.lease_jobs import NodeRequest, last_words, record_file, write_pool
+from headrace.clusters.lease_machines import NodeRequest, last_words, record_file, write_pool
 from headrace.clusters.lease_records import LeaseSpec, PoolJobView, PoolRecord
 from headrace.clusters.lifetime import TIMED_OUT
 from headrace.clusters.node_failures import FailureTracker

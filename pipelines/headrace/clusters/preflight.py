@@ -1,18 +1,21 @@
-"""The pre-flight: checks of each node of a gang before it joins."""
+"""The pre-flight: checks of each node of a gang before it joins, and why nodes did not come."""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import socket
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import Field
 
+from headrace.batch.job_records import end_of
 from headrace.clusters.containers import environment, in_container
 from headrace.clusters.lease_records import BadNodes, LeaseSpec
 from headrace.errors import LeaseError
@@ -34,6 +37,17 @@ _SMI_TIMEOUT_S = 30.0
 _START_TIMEOUT_S = 90.0
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
+_LOG_BYTES = 65_536
+_OF_ANY_NODE = ("container", "tiers")
+"""Pre-flight checks whose problem may be a mistake in the site; others concern the node."""
+
+_TELLING = re.compile(
+    r"No such file or directory|command not found|Permission denied|Exec format error"
+    r"|cannot execute|No module named|Unable to locate a modulefile|(?:could|can)(?:'t| ?not) open"
+)
+_NOISE = re.compile(r"\bkill: \(")
+_LEADER = re.compile(r"^.*?(?:error:|FATAL:|line \d+:)\s*")
+_PROCESS = re.compile(r"\[\d+\]")
 
 
 class Check(Record):
@@ -284,3 +298,47 @@ def _missing_in_nvidia_smi(wanted: int) -> str:
         return f"nvidia-smi ended with code {ended.returncode}: {lines[-1] if lines else ''}"
     found = listed_gpus(ended.stdout)
     return "" if found >= wanted else f"nvidia-smi shows {found} of {wanted}"
+
+
+class Symptom(Record):
+    """Why a lease's nodes did not come.
+
+    A failure that is the same on a second node, or in a second lease, is not the nodes' fault: a
+    container image, an interpreter or a module is missing.
+    """
+
+    words: str
+    """The messages, without what differs from node to node."""
+    num_nodes: int
+    """Number of its nodes with these messages."""
+
+
+def symptom_of(folder: LeaseFolder) -> Symptom | None:
+    """Return why a lease's nodes did not come; None if they came, or it is unknown."""
+    if is_there(folder.info):
+        return None
+    found = [
+        f"{check.name}: {_plain(check.problem)}"
+        for report in reports(folder)
+        for check in report.checks
+        if check.problem and check.name in _OF_ANY_NODE
+    ]
+    if not found and not is_there(folder.host):
+        found = telling_lines(end_of(folder.log, _LOG_BYTES))
+    return most_common(found)
+
+
+def telling_lines(log: str) -> list[str]:
+    """Return log lines about missing files or programs, without what differs between nodes."""
+    lines = [line for line in log.splitlines() if _TELLING.search(line) and not _NOISE.search(line)]
+    return [_plain(_LEADER.sub("", line)) for line in lines]
+
+
+def most_common(found: Iterable[str]) -> Symptom | None:
+    """Return the message of most nodes; the first of several."""
+    counted = Counter(found).most_common(1)
+    return Symptom(words=counted[0][0], num_nodes=counted[0][1]) if counted else None
+
+
+def _plain(text: str) -> str:
+    return _PROCESS.sub("", text).strip()

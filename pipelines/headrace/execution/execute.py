@@ -10,7 +10,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-from headrace.clusters.backends import launcher_for
+from headrace.clusters import lease_machines
 from headrace.clusters.lease_records import LeaseSpec, Walltime
 from headrace.clusters.lifetime import leaving_s
 from headrace.errors import CapacityError
@@ -189,7 +189,7 @@ def _preview(
     nodes = _counted(role.nodes, "node")
     pool, gang = f"pool of up to {nodes}", f"gang of {nodes}, {_counted(ranks, 'rank')} each"
     machines = pool if role.kind == "pool" else gang
-    script = launcher_for(role.backend).preview(folder, spec)
+    script = lease_machines.preview(folder, spec)
     loss = partial(planner().loss, recipe, site, role_name) if "train" in steps else str
     return LeasePreview(
         role=role_name,

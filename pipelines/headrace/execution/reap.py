@@ -9,8 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from headrace.clusters import lease_client
-from headrace.clusters.backends import launcher_for
+from headrace.clusters import lease_client, lease_machines
 from headrace.clusters.lease_files import LeaseFiles
 from headrace.clusters.lease_folders import folders
 from headrace.clusters.lease_records import Ending, LeaseInfo
@@ -210,7 +209,7 @@ def _adopt(site: SiteFolder, run_id: str, found: Sequence[LeaseFolder]) -> Itera
 def _job_of(folder: LeaseFolder) -> str:
     """Return the lease's job id as users know it, or an empty string if it has no job."""
     spec = lease_client.spec(folder)
-    return launcher_for(spec.role.backend).find_job(folder, spec)
+    return lease_machines.find_job(folder, spec)
 
 
 def _without_lease(run: Run) -> str:

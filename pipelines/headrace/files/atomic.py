@@ -90,21 +90,18 @@ def read_bytes(path: Path) -> bytes | None:
     An NFS server drops a replaced file while a client reads it (ESTALE); opening it again gives
     the new one.
     """
-    for _ in range(_MOST_STALE):
+    left = _MOST_STALE
+    while True:
         try:
-            return _content(path)
-        except FileNotFoundError:
-            if not is_there(path):
-                return None
+            with open_to_read(path) as file:
+                return file.read()
         except OSError as error:
-            if error.errno != errno.ESTALE:
+            is_gone = isinstance(error, FileNotFoundError)
+            if is_gone and not is_there(path):
+                return None
+            if not left or not (is_gone or error.errno == errno.ESTALE):
                 raise
-    return _content(path)
-
-
-def _content(path: Path) -> bytes:
-    with open_to_read(path) as file:
-        return file.read()
+        left -= 1
 
 
 def is_there(path: Path) -> bool:
@@ -117,6 +114,13 @@ def is_there(path: Path) -> bool:
         return True
     _refresh_in_this_second(path.parent, int(time.monotonic()))
     return path.exists()
+
+
+def names_in(folder: Path) -> frozenset[str]:
+    """Return all names in a folder, as `is_there` finds them; empty if the folder is missing."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return frozenset(os.listdir(folder))
+    return frozenset()
 
 
 def refresh_directory(folder: Path) -> None:

@@ -63,7 +63,7 @@ class LeaseFolder(Folder):
     host = Entry("host.json")
     """Identity of the host process; written by the host, after its first heartbeat."""
     job = Entry("job.json")
-    """The job that gives the machines; absent if there is no queue."""
+    """The job that gives the machines; absent without a queue."""
     preflight = Entry("preflight")
     """Folder of the preflight results of a gang's nodes, by index."""
     cause = Entry("cause.json")

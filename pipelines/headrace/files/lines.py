@@ -22,7 +22,7 @@ _LAST_BYTES = 2**14
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append a line in one write; end a torn line before it, so that only that one is lost."""
+    """Append a line in one write; end a torn line before it, so that no other is lost."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
     if is_shared(path.parent):  # a link could be the other account's
         flags |= os.O_NOFOLLOW

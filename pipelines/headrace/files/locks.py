@@ -22,15 +22,22 @@ _POLL_S = 0.2
 _RENEW_S = 60.0
 
 
-def locked(path: Path, *, shared: bool = False) -> int:
-    """Open a file and lock it until the descriptor is closed; wait for other holders."""
-    return _locked(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+def locked(path: Path, *, shared: bool = False, wait: bool = True) -> int:
+    """Open a file and lock it until the descriptor is closed; raise `BlockingIOError` or wait."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        operation = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        fcntl.flock(handle, operation if wait else operation | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
 
 
 def locked_at_once(path: Path) -> int | None:
     """Lock a file exclusively without waiting; None if another process holds it."""
     try:
-        return _locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return locked(path, wait=False)
     except BlockingIOError:
         return None
 
@@ -120,16 +127,6 @@ def last_used_at(file: Path) -> float:
 def idle_s(file: Path) -> float:
     """Return the seconds since the last use of a copy."""
     return max(time.time() - last_used_at(file), 0.0)
-
-
-def _locked(path: Path, operation: int) -> int:
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(handle, operation)
-    except BaseException:
-        os.close(handle)
-        raise
-    return handle
 
 
 def _renew(handle: int, ended: threading.Event) -> None:

@@ -85,7 +85,7 @@ def private_mode(folder: Path) -> int:
 
 
 def private_folder_mode(parent: Path, *, keeps: bool = False) -> int:
-    """Return the mode of such a folder; with `keeps` each account removes only its own files."""
+    """Return the mode of a private folder; with `keeps` each account removes only its own files."""
     if not is_shared(parent):
         return 0o700
     return 0o1770 if keeps and _other(parent) is not None else 0o770

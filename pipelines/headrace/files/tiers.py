@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -134,7 +135,8 @@ def outstanding_bytes(datasets: Path) -> int:
     for file in datasets.glob("*.reserved"):
         with at_once(file.with_suffix(".lock")) as is_free:
             if not is_free:
-                total += max(_number_in(file) - bytes_in(file.with_suffix("")), 0)
+                with suppress(FileNotFoundError):  # the stage has just ended
+                    total += max(int(file.read_text()) - bytes_in(file.with_suffix("")), 0)
     return total
 
 
@@ -152,13 +154,6 @@ def room_bytes(folder: Path) -> int:
 
 def _is_in_memory(folder: Path) -> bool:
     return file_system_of(folder) in _IN_MEMORY
-
-
-def _number_in(file: Path) -> int:
-    try:
-        return int(file.read_text())
-    except FileNotFoundError:  # the stage has just ended
-        return 0
 
 
 def _size_of(path: Path) -> int:

@@ -8,8 +8,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from functools import partial
 
-from headrace.clusters import lease_client
-from headrace.clusters.backends import launcher_for
+from headrace.clusters import lease_client, lease_machines
 from headrace.clusters.lease_files import sure_state
 from headrace.clusters.lease_records import LeaseSpec, Walltime, shown
 from headrace.errors import (
@@ -91,7 +90,7 @@ def _open_ahead(run: Run, role_name: str) -> None:
     """
     num_open = len(open_ledger().active_leases(run.site.name))
     is_full = 2 * num_open > run.site_now.limits.max_leases
-    if is_full or not launcher_for(run.site.roles[role_name].backend).opens_at_once:
+    if is_full or not run.site.roles[role_name].is_here:
         return
     try:
         _start(run, role_name, _entered(run, role_name, waits=False))
@@ -142,7 +141,7 @@ def _ask_queues(run: Run, record: LeaseRecord) -> None:
 def _refusal(run: Run, role_name: str) -> str:
     lease_id = f"{run.run_id}-{role_name}-1"
     spec = _spec(run, role_name, lease_id, _walltime(run, role_name))
-    return launcher_for(spec.role.backend).refusal(run.lease_folder(lease_id), spec)
+    return lease_machines.refusal(run.lease_folder(lease_id), spec)
 
 
 def current(run: Run, role_name: str) -> str | None:

@@ -62,7 +62,6 @@ class Mapper(Protocol):
         items: Sequence[PackTask],
         *,
         check: Callable[[], None],
-        retries: int = 2,
     ) -> Iterator[tuple[int, PackedShard]]:
         """Results of `function` with the index of their item, as they are done."""
         ...

@@ -9,15 +9,14 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from headrace.entry_points import load_entry, names_in
 from headrace.errors import SiteError, UserError, nearest
-from headrace.recipe.batch import Batch
 from headrace.record import Record
 
-if TYPE_CHECKING:
-    from headrace.recipe.site import Role
+RoleType = TypeVar("RoleType")
+"""Roles of a site: `headrace.recipe.site.Role`, which asks the backends itself."""
 
 GROUP = "headrace.backends"
 """Entry points: classes of backends by the name that roles give."""
@@ -51,7 +50,7 @@ class Interruptions:
     """Where the number comes from, for users."""
 
 
-class Backend:
+class Backend(Generic[RoleType]):
     """What a backend can do, and which options roles may give it."""
 
     options: ClassVar[type[Record] | None] = None
@@ -72,7 +71,7 @@ class Backend:
     shares_machines: ClassVar[bool] = False
     """Whether other users' work may run on its machines at the same time."""
     is_here: ClassVar[bool] = False
-    """Whether its nodes are the machine that headrace runs on."""
+    """Whether its nodes are the machine that headrace runs on: ready within seconds, and free."""
     hosts_in_jobs: ClassVar[bool] = True
     """Whether the host of a pool may be a job, `host: job`."""
     takes_hosts: ClassVar[bool] = False
@@ -86,7 +85,7 @@ class Backend:
         return cls.has_queue and "exclude" not in cls.lacks
 
     @classmethod
-    def check_role(cls, role: Role) -> None:
+    def check_role(cls, role: RoleType) -> None:
         """Refuse other keys that contradict each other in a role of this backend.
 
         Raises:
@@ -94,12 +93,12 @@ class Backend:
         """
 
     @classmethod
-    def connect(cls, role: Role, timeout_s: float) -> Any:
+    def connect(cls, role: RoleType, timeout_s: float) -> Any:
         """Return the `BatchSystem` of a role; its commands time out after `timeout_s`."""
-        raise SiteError(f"Backend '{role.backend}' has no queue")
+        raise SiteError(f"Backend {cls.__name__} has no batch system")
 
     @classmethod
-    def meter(cls, _role: Role, *, asks_all: bool = False) -> Any:
+    def meter(cls, _role: RoleType, *, asks_all: bool = False) -> Any:
         """Return the `Meter` that counts and prices machines of a role; None if the role does.
 
         With `asks_all` it queries all sources of prices, also those that the role leaves out.
@@ -107,7 +106,7 @@ class Backend:
         return None
 
     @classmethod
-    def interruptions(cls, _role: Role) -> Interruptions | None:
+    def interruptions(cls, _role: RoleType) -> Interruptions | None:
         """Return how often nodes of a role are taken back; None if they never are."""
         return None
 
@@ -117,7 +116,7 @@ class Backend:
         return ()
 
 
-class Local(Backend):
+class Local(Backend[Any]):
     """This machine."""
 
     has_queue = False
@@ -126,15 +125,9 @@ class Local(Backend):
     hosts_in_jobs = False
     opens_shells = True
 
-    @classmethod
-    def check_role(cls, role: Role) -> None:
-        """Refuse `batch`: this machine has no queue."""
-        if role.batch != Batch():
-            raise ValueError("backend 'local' has no queue; leave `batch` out or name another")
-
 
 @cache
-def backend_of(name: str) -> type[Backend]:
+def backend_of(name: str) -> type[Backend[Any]]:
     """Return the backend of a name; entry points are read only if it is not built in.
 
     Raises:
@@ -142,12 +135,12 @@ def backend_of(name: str) -> type[Backend]:
     """
     if name in _BUILT_IN:
         module, _, kind = _BUILT_IN[name].partition(":")
-        found: type[Backend] = getattr(importlib.import_module(module), kind)
+        found: type[Backend[Any]] = getattr(importlib.import_module(module), kind)
         return found
     names = known_backends()
     if name not in names:
         raise SiteError(f"There is no backend '{name}'", nearest(name, names))
-    added: type[Backend] = load_entry(GROUP, name)
+    added: type[Backend[Any]] = load_entry(GROUP, name)
     return added
 
 
@@ -168,31 +161,6 @@ def option_blocks() -> Mapping[str, type[Record]]:
             if (options := backend_of(name).options) is not None:
                 found[name] = options
     return found
-
-
-def check_backend(role: Role) -> None:
-    """Refuse keys of a role that its backend lacks, or options that contradict other keys.
-
-    Raises:
-        ValueError: Which key or option, and what to write.
-    """
-    backend = backend_of(role.backend)
-    given = {key for key, value in role.batch if value} & role.batch.model_fields_set
-    refuse("batch.options", role.batch.options, backend.refuses)
-    refuse("host_options", role.host_options, backend.refuses)
-    for key in sorted(given & backend.lacks.keys()):
-        raise ValueError(f"backend '{role.backend}' has no `batch.{key}`: {backend.lacks[key]}")
-    _refuse_twice(role.batch.options, {key: backend.sets.get(key, "") for key in given})
-    backend.check_role(role)
-    if role.host == "job" and (role.kind == "gang" or not backend.hosts_in_jobs):
-        raise ValueError("`host: job` is for pools on a batch system; leave it out")
-    if role.batch.hosts and not backend.takes_hosts:
-        raise ValueError(f"`batch.hosts` is for backend 'ssh', not '{role.backend}'")
-    if role.kind not in backend.kinds:
-        (kind,) = backend.kinds
-        raise ValueError(f"backend '{role.backend}' gives {kind}s only; write `kind: {kind}`")
-    if role.launcher is not None and role.launcher not in backend.launchers:
-        raise ValueError(f"launcher '{role.launcher}' needs backend 'slurm', not '{role.backend}'")
 
 
 def refuse(key: str, options: Iterable[str], refused: Mapping[str, str]) -> None:
@@ -228,7 +196,8 @@ def known(name: str) -> str:
     return name
 
 
-def _refuse_twice(options: Iterable[str], names: Mapping[str, str]) -> None:
+def refuse_twice(options: Iterable[str], names: Mapping[str, str]) -> None:
+    """Raise ValueError for options that keys of `batch` set; `names` are options by key."""
     keys = {option: key for key, said in names.items() for option in said.split(", ")}
     for option in options:
         key = keys.get(_name(option))

@@ -236,6 +236,19 @@ class SourceCode:
         return None, ()  # the name of a package
 
 
+def installed() -> list[Path]:
+    """Return the folders from which this process imports modules."""
+    return [path for path in map(Path, sys.path) if path.is_dir()]
+
+
+def trainer_arguments() -> tuple[str, ...]:
+    """Return the names of the arguments of Lightning's Trainer; empty if it is not installed."""
+    code = SourceCode(installed())
+    found = code.definition("lightning.pytorch.Trainer")
+    takes = None if found is None else code.signature(found)
+    return () if takes is None else takes.names
+
+
 @lru_cache(maxsize=64)
 def _module(name: str, file: str, _mtime_ns: int, _num_bytes: int) -> _Module:
     """A module as it is now: parsing takes longer than to see whether it has changed."""

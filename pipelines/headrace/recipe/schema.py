@@ -16,9 +16,9 @@ from pydantic.json_schema import JsonSchemaValue
 from headrace.errors import UnknownNameError, nearest, shortened
 from headrace.recipe.backend import option_blocks
 from headrace.recipe.lightning_arguments import OF_LIGHTNING
+from headrace.recipe.python_source import trainer_arguments
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
-from headrace.recipe.target_arguments import trainer_arguments
 from headrace.recipe.train import TrainerSpec
 from headrace.recipe.yaml_types import Expected, Place, WithOptions
 

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_v
 from pydantic_core import InitErrorDetails
 
 from headrace.errors import SiteError
-from headrace.recipe.backend import backend_of, check_backend, known, option_blocks
+from headrace.recipe.backend import backend_of, known, option_blocks, refuse, refuse_twice
 from headrace.recipe.base import (
     Amount,
     AmountFrom0,
@@ -144,8 +144,31 @@ class Role(Settings):
         return self
 
     @model_validator(mode="after")
+    def _check_backend(self) -> Role:
+        """Refuse keys that the backend lacks, and options that contradict other keys."""
+        name, batch, backend = self.backend, self.batch, backend_of(self.backend)
+        if self.is_here and batch != Batch():
+            raise ValueError(f"backend '{name}' has no queue; leave `batch` out or name another")
+        given = {key for key, value in batch if value} & batch.model_fields_set
+        refuse("batch.options", batch.options, backend.refuses)
+        refuse("host_options", self.host_options, backend.refuses)
+        for key in sorted(given & backend.lacks.keys()):
+            raise ValueError(f"backend '{name}' has no `batch.{key}`: {backend.lacks[key]}")
+        refuse_twice(batch.options, {key: backend.sets.get(key, "") for key in given})
+        backend.check_role(self)
+        if self.host == "job" and (self.kind == "gang" or not backend.hosts_in_jobs):
+            raise ValueError("`host: job` is for pools on a batch system; leave it out")
+        if batch.hosts and not backend.takes_hosts:
+            raise ValueError(f"`batch.hosts` is for backend 'ssh', not '{name}'")
+        if self.kind not in backend.kinds:
+            (kind,) = backend.kinds
+            raise ValueError(f"backend '{name}' gives {kind}s only; write `kind: {kind}`")
+        if self.launcher is not None and self.launcher not in backend.launchers:
+            raise ValueError(f"launcher '{self.launcher}' needs backend 'slurm', not '{name}'")
+        return self
+
+    @model_validator(mode="after")
     def _check(self) -> Role:
-        check_backend(self)
         if self.price and self.price.usd_per_gpu_hour and not self.batch.gpus_per_node:
             raise ValueError("`price.usd_per_gpu_hour` needs `batch.gpus_per_node`; write that, "
                              "too, or `price.usd_per_node_hour`")  # fmt: skip
@@ -208,7 +231,7 @@ class Role(Settings):
 
     @property
     def is_here(self) -> bool:
-        """Whether its nodes are the machine that headrace runs on."""
+        """Whether its nodes are this machine: ready within seconds, and free."""
         return backend_of(self.backend).is_here
 
     @property

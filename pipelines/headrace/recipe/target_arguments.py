@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from headrace.errors import TargetError, nearest, shortened
 from headrace.recipe.load import warn_once
-from headrace.recipe.python_source import Definition, Signature, SourceCode, hidden
+from headrace.recipe.python_source import Definition, Signature, SourceCode, hidden, installed
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 from headrace.recipe.targets import (
@@ -121,14 +120,6 @@ def check_metrics(recipe: Recipe, role: Role) -> None:
             )
 
 
-def trainer_arguments() -> tuple[str, ...]:
-    """Names of the arguments of Lightning's Trainer; empty where it is not installed."""
-    code = SourceCode(_installed())
-    found = code.definition("lightning.pytorch.Trainer")
-    takes = None if found is None else code.signature(found)
-    return () if takes is None else takes.names
-
-
 def _check(
     found: Iterator[TargetUse], recipe: Recipe, role: Role, listed: Sequence[str] = ()
 ) -> None:
@@ -149,15 +140,11 @@ def _check(
 
 def source_code(recipe: Recipe, role: Role) -> SourceCode:
     """Return the source code that targets of a recipe are imported from, as far as it is here."""
-    return SourceCode([*(_installed() if is_as_here(role) else ()), *_code(recipe)])
+    return SourceCode([*(installed() if is_as_here(role) else ()), *_code(recipe)])
 
 
 def _code(recipe: Recipe) -> tuple[Path, ...]:
     return tuple(Path(folder).expanduser().resolve() for folder in recipe.code)
-
-
-def _installed() -> list[Path]:
-    return [path for path in map(Path, sys.path) if path.is_dir()]
 
 
 def is_as_here(role: Role) -> bool:

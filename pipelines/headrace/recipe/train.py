@@ -245,9 +245,7 @@ class TrainerSpec(Settings):
         known = {field.alias or name for name, field in cls.model_fields.items()}
         if not isinstance(content, Mapping) or content.keys() <= known:
             return content
-        from headrace.recipe.target_arguments import (
-            trainer_arguments,  # it reads Lightning's source
-        )
+        from headrace.recipe.python_source import trainer_arguments  # it reads Lightning's source
 
         passed = (content.keys() - known - OF_LIGHTNING.keys()) & set(trainer_arguments())
         extra = content.get("extra", {})

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache, partial
 from typing import Literal
 
-from headrace.batch.registry import system_of
+from headrace.batch.system import system_of
 from headrace.clusters.lease_records import MOST_S, Walltime, shown
 from headrace.entry_points import load_group
 from headrace.errors import BatchError

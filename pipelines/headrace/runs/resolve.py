@@ -100,14 +100,12 @@ def _on_one_lease(recipe: Recipe, site: Site) -> Recipe:
     """
     if recipe.dataset is None or recipe.dataset.source is None:
         return recipe
-    from headrace.clusters.backends import launcher_for
     from headrace.objects.store import is_remote
 
     source, target = recipe.dataset.source, recipe.pack.target or ""
     role = site.roles[recipe.packing_role]
-    opens_at_once = launcher_for(role.backend).opens_at_once
     is_frail = recipe.dataset.reader or (recipe.dataset.index or "").endswith(".parquet")
-    if opens_at_once or is_frail or is_remote(source) or is_remote(target):
+    if role.is_here or is_frail or is_remote(source) or is_remote(target):
         return recipe
     from headrace.packing.opened_source import is_packed
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from headrace.batch.meter import Machine, Meter, Price
-from headrace.batch.registry import meter_of
+from headrace.batch.meter import Machine, Meter, Price, meter_of
 from headrace.clusters.lease_files import last_heartbeat
 from headrace.clusters.lease_records import Ending, LeaseSpec
 from headrace.clusters.node_marks import NodeMarks, NodeSpan, marks_of, spans_of

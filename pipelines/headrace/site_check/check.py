@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 import uuid
@@ -12,10 +11,10 @@ from functools import partial
 from pathlib import Path
 
 from headrace.batch.findings import Finding, Grade, fail, ok, warn
-from headrace.batch.registry import system_of
+from headrace.batch.system import system_of
 from headrace.clusters import lease_client, preflight
 from headrace.clusters.lease_files import LeaseFiles, last_heartbeat
-from headrace.clusters.lease_jobs import job_spec
+from headrace.clusters.lease_machines import job_spec
 from headrace.clusters.lease_records import FLOOR_S, LeaseSpec
 from headrace.errors import HeadraceError, LoginError, SiteError, nearest
 from headrace.files.atomic import write_record
@@ -125,7 +124,7 @@ def _queue(site: Site, name: str) -> Iterator[Finding]:
     lease = LeaseSpec(
         lease_id=folder.lease_id, key=folder.lease_id, run_id="", role_name=name, role=shaped
     )
-    spec = job_spec(folder, lease, os.environ.get("PYTHONPATH", ""))
+    spec = job_spec(folder, lease)
     try:
         if role.batch.hosts:
             yield from site_paths.hosts(role, root.path, spec)

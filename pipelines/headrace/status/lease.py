@@ -15,9 +15,9 @@ from pydantic import ConfigDict, Field
 
 from headrace.clusters.lease_files import LeaseFiles, QueueWait
 from headrace.clusters.lease_folders import folders, readable
-from headrace.clusters.lease_jobs import symptom_of
 from headrace.clusters.lease_records import BadNodes, LeaseInfo, PoolJobs, PoolRecord
 from headrace.clusters.node_marks import spans_of
+from headrace.clusters.preflight import symptom_of
 from headrace.errors import HeadraceError, StepError, UnknownNameError, nearest
 from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder, RunFolder, SiteFolder, StepFolder

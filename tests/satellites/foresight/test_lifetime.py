@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.clusters import batch_launcher
+from headrace.clusters import lease_machines
 from headrace.clusters.lease_records import (
     FLOOR_S,
     HostRecord,
@@ -239,9 +239,7 @@ def test_a_lease_keeps_its_choice_and_its_reason(
     monkeypatch.setattr(
         leases.lease_client, "start", lambda folder, spec, _: write_spec(folder, spec)
     )
-    monkeypatch.setattr(
-        batch_launcher._BatchLauncher, "refusal", lambda *_: ""
-    )  # there is no Slurm
+    monkeypatch.setattr(lease_machines, "refusal", lambda *_: "")  # there is no Slurm
 
     def write_spec(folder: Any, spec: LeaseSpec) -> None:
         folder.path.mkdir(parents=True, exist_ok=True)

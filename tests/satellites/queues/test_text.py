@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from headrace.batch.commands import CommandResult
 from headrace.batch.job_records import JobSpec, JobState, JobStatus
 from headrace.batch.system import BatchSystem
-from headrace.clusters.batch_launcher import LAUNCHER
-from headrace.clusters.lease_jobs import job_spec
+from headrace.clusters import lease_machines
+from headrace.clusters.lease_machines import job_spec
 from headrace.clusters.lease_records import LeaseSpec, job_name
 from headrace.errors import AmbiguousSubmitError, BatchError
 from headrace.files.layout import LeaseFolder
@@ -456,7 +456,10 @@ def _role(backend: str, batch: dict[str, Any], nodes: int = 2) -> Role:
 
 
 def _spec(role: Role) -> JobSpec:
-    return job_spec(_FOLDER, _lease(role), "/lib", "/opt/python")
+    job = job_spec(_FOLDER, _lease(role))
+    environment = job.environment | {"PYTHONPATH": "/lib"}
+    command = ("/opt/python", *job.command[1:])
+    return job.model_copy(update={"command": command, "environment": environment})
 
 
 def _lease(role: Role) -> LeaseSpec:
@@ -464,5 +467,5 @@ def _lease(role: Role) -> LeaseSpec:
 
 
 def _scripts(role: Role) -> list[str]:
-    text = LAUNCHER.preview(_FOLDER, _lease(role))
+    text = lease_machines.preview(_FOLDER, _lease(role))
     return [f"#!/bin/bash{each}" for each in text.split("#!/bin/bash")[1:]]

@@ -15,10 +15,11 @@ from headrace.batch.job_records import (
     put_back,
     put_back_view,
     view_of,
+    with_log,
 )
-from headrace.batch.slurm import Slurm, parse_sacct, parse_squeue
+from headrace.batch.slurm import Slurm, node_names, parse_sacct, parse_squeue
 from headrace.batch.system import with_quotes
-from headrace.clusters.lease_jobs import job_spec
+from headrace.clusters.lease_machines import job_spec
 from headrace.clusters.lease_records import LeaseSpec, job_name
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
 from headrace.files.layout import LeaseFolder
@@ -56,7 +57,8 @@ exec srun --ntasks=2 --ntasks-per-node=1 --cpus-per-task=8 --kill-on-bad-exit=1 
 """
 
 
-def test_the_whole_script_of_a_gang():
+def test_the_whole_script_of_a_gang(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PYTHONPATH", "/lib")
     role = Role(
         backend="slurm",
         kind="gang",
@@ -72,6 +74,7 @@ def test_the_whole_script_of_a_gang():
             memory_per_node="64GiB",
             options=("--constraint=ib",),
             prologue=("module load cuda",),
+            python="/opt/python",
         ),
     )
     folder = LeaseFolder(Path("/shared/leases/demo-gpu-1"))
@@ -83,7 +86,7 @@ def test_the_whole_script_of_a_gang():
         role=role,
         code=("/my code",),
     )
-    text = _script(job_spec(folder, spec, "/lib", "/opt/python"))
+    text = _script(job_spec(folder, spec))
     assert text.replace(job_name(folder), "headrace-demo-gpu-1-4df3c6b8") == FULL
 
 
@@ -135,7 +138,7 @@ def test_everything_a_site_may_wish_for():
     role = Role(backend="slurm", kind="gang", batch=wishes | {"python": "/opt/python"})
     folder = LeaseFolder(Path("/shared/leases/demo-gpu-1"))
     spec = LeaseSpec(lease_id="demo-gpu-1", key="", run_id="", role_name="gpu", role=role)
-    job = job_spec(folder, spec, python="/usr/bin/python3")
+    job = job_spec(folder, spec)
     assert {name: getattr(job, name) for name in wishes} == wishes
     assert job.command[0] == "/opt/python"
 
@@ -328,3 +331,45 @@ def _job(**changes: Any) -> JobSpec:
 )
 def test_values_of_options_that_have_spaces_are_quoted(option: str, line: str) -> None:
     assert with_quotes(option) == line
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", []),
+        ("None assigned", []),
+        ("(null)", []),
+        ("login", ["login"]),
+        ("node[1-3]", ["node1", "node2", "node3"]),
+        ("a1,gpu[01-03,7],b", ["a1", "gpu01", "gpu02", "gpu03", "gpu7", "b"]),
+        ("rack[1-2]-ib", ["rack1-ib", "rack2-ib"]),
+        ("c[08-10]", ["c08", "c09", "c10"]),
+    ],
+)
+def test_short_forms(text: str, names: list[str]):
+    assert node_names(text) == names
+
+
+@pytest.mark.parametrize(
+    ("line", "is_memory"),
+    [
+        ("slurmstepd-node1: error: StepId=3.batch exceeded memory limit (2 > 1), killed", True),
+        ("slurmstepd-node1: error: Exceeded job memory limit", True),
+        ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=3.0 cgroup.", True),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=3.0.", True),
+        ("srun: error: node1: task 0: Out Of Memory", True),
+        ("srun: error: node1: task 0: Killed", False),
+        ("2026-01-01 INFO user code says: out of memory", False),
+    ],
+)
+def test_lack_of_memory(line: str, is_memory: bool):
+    """peers 41: told apart also where the books say no more than FAILED."""
+    failed = JobStatus(job_id="3", state=JobState.FAILED, reason="JobLaunchFailure")
+    told = with_log(failed, f"2026-01-01 INFO before\n{line}\nsrun: forcing job termination\n")
+    assert (told.state is JobState.OUT_OF_MEMORY) == is_memory
+    assert told.reason == (line if is_memory else "JobLaunchFailure")
+
+
+def test_other_ends_stay_what_they_are():
+    ended = JobStatus(job_id="3", state=JobState.PREEMPTED)
+    assert with_log(ended, "slurmstepd: error: Exceeded job memory limit\n") is ended

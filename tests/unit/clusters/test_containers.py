@@ -1,13 +1,23 @@
-"""Commands in containers as text; Charliecloud's really runs in tests/integration."""
+"""Commands in containers, and nodes of a gang in one; Charliecloud runs in tests/integration."""
 
 from __future__ import annotations
 
+import asyncio
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headrace.clusters import worker
 from headrace.clusters.containers import python_of, wrap
+from headrace.clusters.lease_records import LeaseSpec
+from headrace.clusters.worker import ContainedNode
+from headrace.errors import LeaseError
+from headrace.files.atomic import write_record, write_text
+from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.recipe.batch import Container
+from headrace.recipe.site import Role
 
 COMMAND = ("python3", "-m", "x")
 
@@ -51,3 +61,70 @@ def test_no_container_changes_nothing():
     assert python_of(None, "/venv/bin/python") == "/venv/bin/python"
     assert python_of(Container(runtime="none", image="img"), "/py") == "/py"
     assert python_of(Container(runtime="apptainer", image="img"), "/py") == "python3"
+
+
+_COUNTING = """
+import pathlib, sys
+starts = pathlib.Path(sys.argv[1])
+starts.write_text(starts.read_text() + "x")
+if len(starts.read_text()) == 3:
+    (starts.parent / "close").touch()
+sys.exit(7)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> LeaseFolder:
+    made = SiteFolder(tmp_path).lease("demo-1")
+    write_record(made.spec, _spec())
+    write_text(made.path / "starts", "")
+    return made
+
+
+def _spec() -> LeaseSpec:
+    return LeaseSpec(lease_id="demo-1", key="", run_id="", role_name="gpu", role=Role())
+
+
+@pytest.fixture(autouse=True)
+def _python_for_a_container(folder: LeaseFolder, monkeypatch: pytest.MonkeyPatch):
+    command = (sys.executable, "-c", _COUNTING, str(folder.path / "starts"))
+    monkeypatch.setattr(worker, "in_container", lambda *_: command)
+
+
+async def _kept(folder: LeaseFolder) -> None:
+    node = ContainedNode(folder, _spec(), 0)
+    await node.start()
+    try:
+        await node.keep()
+    finally:
+        await node.close()
+
+
+def test_a_container_that_ends_at_once_is_told(folder: LeaseFolder):
+    with pytest.raises(LeaseError, match=r"ended at once, with code 7"):
+        asyncio.run(_kept(folder))
+    assert (folder.path / "starts").read_text() == "x"
+
+
+def test_one_that_ran_for_a_while_is_started_again_until_the_lease_closes(
+    folder: LeaseFolder, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(worker, "_TOO_SOON_S", 0.0)
+    asyncio.run(_kept(folder))
+    assert (folder.path / "starts").read_text() == "xxx"
+
+
+def test_closing_ends_it(folder: LeaseFolder, monkeypatch: pytest.MonkeyPatch):
+    waits = (sys.executable, "-c", "import time; time.sleep(600)")
+    monkeypatch.setattr(worker, "in_container", lambda *_: waits)
+
+    async def open_and_close() -> int | None:
+        node = ContainedNode(folder, _spec(), 0)
+        await node.start()
+        process = node._process
+        assert process is not None
+        await node.close()
+        await node.close()  # once more changes nothing
+        return process.returncode
+
+    assert asyncio.run(open_and_close()) == -15

@@ -135,7 +135,8 @@ def test_map_tries_again_when_a_result_goes_with_its_worker(
 
     monkeypatch.setattr("headrace.clusters.fleet.now_done", wait_then_lose_it)
     # a worker counts as there until its scheduler sees that it has gone, and may be given the item
-    results = dict(fleet.map(fleet_functions.die_the_second_time, [str(tmp_path)], retries=10))
+    monkeypatch.setattr(fleet_module, "MAX_LOSSES", 10)
+    results = dict(fleet.map(fleet_functions.die_the_second_time, [str(tmp_path)]))
     assert results == {0: int((tmp_path / "2").read_text())}
 
 
@@ -155,16 +156,20 @@ def test_workers_that_go_one_after_the_other_are_one_loss_of_an_item(
     monkeypatch.setattr("headrace.clusters.fleet.wait_for_losses", wait_for_losses)
     (tmp_path / "pids").write_text(" ".join(map(str, pids)))
     items = [str(tmp_path)]
-    results = dict(fleet.map(fleet_functions.die_and_the_others_soon, items, retries=1))
+    monkeypatch.setattr(fleet_module, "MAX_LOSSES", 1)
+    results = dict(fleet.map(fleet_functions.die_and_the_others_soon, items))
     assert results[0] not in pids
 
 
 def test_map_gives_up_on_an_item_that_kills_its_workers(fleet: Fleet) -> None:
     with pytest.raises(WorkerLostError, match=r"Item 0 lost its worker 3 times; last worker node-"):
-        list(fleet.map(fleet_functions.die, [None], retries=2))
+        list(fleet.map(fleet_functions.die, [None]))
 
 
-def test_map_is_cancelled_by_its_check(fleet: Fleet, tmp_path: Path) -> None:
+def test_map_is_cancelled_by_its_check(
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_module, "MAX_LOSSES", 100)
     started = tmp_path / "started"
     items = [str(started)]
 
@@ -173,7 +178,7 @@ def test_map_is_cancelled_by_its_check(fleet: Fleet, tmp_path: Path) -> None:
             raise StepCancelledError("asked in a test")
 
     with pytest.raises(StepCancelledError):
-        list(fleet.map(fleet_functions.die_once, items, check=check, retries=100))
+        list(fleet.map(fleet_functions.die_once, items, check=check))
     pid = int(started.read_text())
     wait_until(lambda: not psutil.pid_exists(pid), 90, "the worker to die")
 

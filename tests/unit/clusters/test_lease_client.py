@@ -9,7 +9,6 @@ import pytest
 
 from headrace.batch.job_records import JobView
 from headrace.clusters import lease_client
-from headrace.clusters.backends import launcher_for
 from headrace.clusters.lease_files import LeaseFiles, write_heartbeat
 from headrace.clusters.lease_records import (
     Ending,
@@ -22,7 +21,7 @@ from headrace.clusters.lease_records import (
 )
 from headrace.clusters.lifetime import BY_SIGNAL
 from headrace.clusters.scheduler import make_keys
-from headrace.errors import LeaseError, SiteError, UnknownNameError
+from headrace.errors import LeaseError, UnknownNameError
 from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.processes.identity import ProcessIdentity
@@ -231,11 +230,6 @@ def test_a_host_that_cannot_start_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     lease = SiteFolder(tmp_path).lease("demo-gpu-1")
     with pytest.raises(LeaseError, match=r"did not start .exit code 1.*\n.*host.log"):
         lease_client.start(lease, _spec(lease))
-
-
-def test_unknown_backend_names_the_valid_ones() -> None:
-    with pytest.raises(SiteError, match=r"no backend 'lokal'\n.*'local'"):
-        launcher_for("lokal")
 
 
 def test_control_side_loads_no_heavy_library() -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from headrace.batch.job_records import JobView
-from headrace.clusters import lease_files
+from headrace.clusters import lease_machines
 from headrace.clusters.lease_files import NEVER_STARTED, LeaseFiles, QueueWait
 from headrace.clusters.lease_records import (
     Ending,
@@ -20,7 +19,7 @@ from headrace.clusters.lease_records import (
     PoolRecord,
 )
 from headrace.errors import StepError, UnknownNameError
-from headrace.files.atomic import write_record
+from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import LeaseFolder
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role
@@ -156,13 +155,13 @@ def test_the_hosts_word_counts_that_it_wrote_while_the_queue_was_asked(
 ):
     folder = LeaseFolder(tmp_path)
     write_record(folder.spec, _SPEC)
+    write_text(folder.job, "the job of Slurm")
 
     def job(*_: object) -> JobView:
         write_record(folder.closed, _CLOSED)
         return JobView(is_ended=is_ended, why="Slurm job 7 has completed")
 
-    launcher = SimpleNamespace(job=job)
-    monkeypatch.setattr(lease_files, "launcher_for", lambda _: launcher)
+    monkeypatch.setattr(lease_machines, "job_of", job)
     files = LeaseFiles.read(folder)
     assert files.state() is (LeaseState.CLOSED if is_ended else LeaseState.STARTING)
     assert LeaseFiles.read(folder).why_ended == "done"

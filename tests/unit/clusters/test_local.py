@@ -14,7 +14,7 @@ import psutil
 import pytest
 from filelock import FileLock
 
-from headrace.clusters import local, local_cluster
+from headrace.clusters import lease_machines, local_cluster
 from headrace.clusters.local import mark, marked
 from headrace.errors import LeaseError
 from headrace.files.layout import LeaseFolder
@@ -48,7 +48,7 @@ def test_the_guard_ends_what_a_killed_host_leaves(
     """It holds nothing else of the host, as the lock of the lease."""
     code = (
         "import os, sys, filelock; from pathlib import Path; from headrace.files.layout import "
-        "LeaseFolder; from headrace.clusters.local import Guard\n"
+        "LeaseFolder; from headrace.clusters.host import Guard\n"
         "folder = LeaseFolder(Path(sys.argv[1])); lock = filelock.FileLock(folder.lock)\n"
         "lock.acquire(); guard = Guard(folder); print(guard._pid, flush=True)\n"
         "if sys.argv[2] == 'dismissed': guard.dismiss()\n"
@@ -85,9 +85,9 @@ def test_processes_are_kept_for_leases_of_this_machine_alone(
 
     monkeypatch.setattr(zygote, "fork", fork)
     folder.path.mkdir()
-    spec = lease_spec(folder, Role(keep_warm=keep_warm))
-    local.LAUNCHER.launch(folder, spec)
-    local.start_host(folder, spec)
+    for backend in ("local", "slurm"):
+        role = Role(backend=backend, keep_warm=keep_warm)
+        lease_machines.launch(folder, lease_spec(folder, role))
     assert asked == [kept, "0"]
 
 

@@ -1,4 +1,4 @@
-"""The process of a node: it ends in order when it is asked to, and tells what ended it else."""
+"""The processes of nodes: they end in order when asked to, and record what else ended them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,8 @@ from headrace.clusters import member, worker
 from headrace.clusters.gang import GangCluster
 from headrace.clusters.lease_records import BadNodes
 from headrace.errors import LeaseError
-from headrace.files.atomic import read_record
-from headrace.files.layout import LeaseFolder
+from headrace.files.atomic import read_record, write_record, write_text
+from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.recipe.site import Role
 from support.leases import lease_spec
 
@@ -81,7 +82,7 @@ def test_nodes_that_do_not_come_are_named_for_the_next_lease(
     role = Role(backend="slurm", kind="gang", nodes=3, start_timeout=0.01)
     workers = {name: SimpleNamespace(name=name) for name in here}
     scheduler = SimpleNamespace(workers=workers, address="", dashboard_url="")
-    gang = GangCluster(folder, lease_spec(folder, role), "7", scheduler)
+    gang = GangCluster(folder, lease_spec(folder, role), scheduler)
     with pytest.raises(LeaseError, match=f"{len(here)} of 3 nodes joined within 0.01 s"):
         asyncio.run(gang.wait_for_nodes())
     bad = read_record(folder.bad_nodes, BadNodes)
@@ -97,7 +98,7 @@ def test_a_gang_without_one_of_its_nodes_ends_when_that_does_not_come_back(
     folder, workers = LeaseFolder(tmp_path), {"a": None, "b": None}
     scheduler = SimpleNamespace(workers=workers, address="", dashboard_url="")
     spec = lease_spec(folder, Role(backend="slurm", kind="gang", nodes=2))
-    gang = GangCluster(folder, spec, "7", scheduler)
+    gang = GangCluster(folder, spec, scheduler)
     now_s = 100.0
     gang.check()
     del workers["b"]
@@ -108,3 +109,57 @@ def test_a_gang_without_one_of_its_nodes_ends_when_that_does_not_come_back(
     now_s += 1.0
     with pytest.raises(LeaseError, match="1 of 2 nodes of the gang have been left for 31 s"):
         gang.check()
+
+
+CONTAINER = {"container": {"runtime": "apptainer", "image": "/images/torch.sif"}}
+
+
+@pytest.mark.parametrize(
+    ("batch", "arguments", "is_closed", "is_fit", "code", "done"),
+    [
+        ({}, (), False, True, 0, ["looked at", "served"]),
+        ({}, (), False, False, 1, ["looked at"]),
+        ({}, (), True, True, 0, []),
+        (CONTAINER, (), False, True, 0, ["looked at", "apptainer"]),
+        (CONTAINER, ("--inside",), False, False, 0, ["served"]),
+    ],
+)
+def test_a_node_of_a_pool(
+    batch: dict[str, Any],
+    arguments: tuple[str, ...],
+    is_closed: bool,
+    is_fit: bool,
+    code: int,
+    done: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a container it is looked at outside, and serves inside."""
+    seen: list[str] = []
+    folder = SiteFolder(tmp_path).lease("a-1")
+    role = Role.model_validate({"backend": "slurm", "batch": batch})
+    write_record(folder.spec, lease_spec(folder, role))
+    if is_closed:
+        write_text(folder.close, "enough")
+
+    def looked_at(*_: object) -> bool:
+        seen.append("looked at")
+        return is_fit
+
+    def executed(program: str, command: list[str], _: object) -> None:
+        assert list(command[-3:]) == [str(folder.path), "3", "--inside"]
+        seen.append(program)
+        raise SystemExit(0)  # nothing of this process is left
+
+    async def served(lease: LeaseFolder, _: object, number: int) -> None:
+        assert (lease.path, number) == (folder.path, 3)
+        seen.append("served")
+
+    monkeypatch.setattr(worker, "_is_fit", looked_at)
+    monkeypatch.setattr(worker, "_serve", served)
+    monkeypatch.setattr(worker.os, "execvpe", executed)
+    try:
+        ended = worker.main([str(folder.path), "3", *arguments])
+    except SystemExit as left:
+        ended = left.code
+    assert (ended, seen) == (code, done)

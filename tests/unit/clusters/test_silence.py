@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import threading
 import time
@@ -11,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from headrace.clusters import host, lease_files
+from headrace.clusters.host import keep_heartbeat
 from headrace.clusters.lease_files import (
     LeaseFiles,
     last_heartbeat,
@@ -183,3 +186,49 @@ def test_many_silent_leases_are_waited_for_together(
     found = sure_states(dict.fromkeys(leases, _LOST_AFTER_S))
     assert set(found.values()) == {LeaseState.LOST}
     assert len(waits) < len(leases)
+
+
+@pytest.fixture
+def blocked(folder: LeaseFolder) -> LeaseFolder:
+    """A lease whose heartbeat cannot be written: a folder is in its way."""
+    (folder.heartbeat / "in-the-way").mkdir(parents=True)
+    return folder
+
+
+def _spec(lease: LeaseFolder, lost_after_s: float = 60.0) -> LeaseSpec:
+    return spec(lease).model_copy(update={"heartbeat_s": 0.01, "lost_after_s": lost_after_s})
+
+
+def test_a_heartbeat_that_cannot_be_written_is_tried_again(
+    blocked: LeaseFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+
+    async def mend_and_remove() -> None:
+        beating = asyncio.create_task(keep_heartbeat(blocked, _spec(blocked)))
+        while "trying again" not in caplog.text:
+            await asyncio.sleep(0.01)
+        (blocked.heartbeat / "in-the-way").rmdir()
+        blocked.heartbeat.rmdir()
+        while not blocked.heartbeat.is_file():
+            await asyncio.sleep(0.01)
+        blocked.spec.unlink()
+        await beating
+
+    asyncio.run(asyncio.wait_for(mend_and_remove(), 30))
+    assert last_heartbeat(blocked) is not None
+
+
+def test_a_host_without_a_heartbeat_for_long_ends(blocked: LeaseFolder) -> None:
+    """Others count the lease as lost by then."""
+    with pytest.raises(OSError, match="heartbeat"):
+        asyncio.run(asyncio.wait_for(keep_heartbeat(blocked, _spec(blocked, 0.1)), 30))
+
+
+def test_a_removed_folder_is_not_made_again_by_a_heartbeat(blocked: LeaseFolder) -> None:
+    blocked.spec.unlink()
+    (blocked.heartbeat / "in-the-way").rmdir()
+    blocked.heartbeat.rmdir()
+    blocked.path.rmdir()
+    asyncio.run(asyncio.wait_for(keep_heartbeat(blocked, _spec(blocked)), 30))
+    assert not blocked.path.exists()

@@ -14,6 +14,7 @@ import pytest
 
 from headrace.files.atomic import (
     is_there,
+    names_in,
     publish_folder,
     read_record,
     read_text,
@@ -53,7 +54,7 @@ def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize("look", [is_there, read_text])
+@pytest.mark.parametrize("look", [is_there, read_text, lambda at: at.name in names_in(at.parent)])
 def test_a_file_that_another_machine_makes_is_seen_within_a_second(tmp_path, look):
     """A client of NFS keeps for up to a minute what was not there."""
     asked, answer = tmp_path / "close", tmp_path / "cancel"

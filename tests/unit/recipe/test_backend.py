@@ -43,6 +43,11 @@ def toy(tmp_path: Path) -> Iterator[None]:
         yield
 
 
+def test_unknown_backend_names_the_valid_ones():
+    with pytest.raises(SiteError, match=r"no backend 'lokal'\n.*'local'"):
+        backend_of("lokal")
+
+
 def test_they_are_a_record_of_its_model_and_travel_with_the_role():
     role = Role(backend="toy", toy={"region": "here"})
     assert role.own_options == backend_of("toy").options(region="here")

@@ -2,30 +2,16 @@
 
 import { Curves } from "./charts.js";
 import { bytes, costOf, count, duration, known, number, percent, words } from "./format.js";
-import { asked, link, ROOT, useLive } from "./live.js";
+import { asked, link, useLive } from "./live.js";
 import { Logs } from "./logs.js";
 import { Nodes, Timeline } from "./machines.js";
+import { Acts, Head, Report } from "./run_parts.js";
 import { Suite } from "./suite.js";
 import { Table } from "./table.js";
 import { Act, Copy, html, isActive, Missing, Notice, Progress, Section, Stat, State, Time, Trouble } from "./ui.js";
 
 const isFinal = (run) => !isActive(run.state);
 const plusMinus = (seconds) => (known(seconds) ? `± ${duration(seconds)}` : "");
-
-/** Name, state and origin of a run or suite, with buttons for actions. */
-export const Head = ({ run, now, children }) => html`<div class="title">
-  ${!asked().has("dag_run_id") && html`<p class="crumb"><a href=${link("")}>Runs</a></p>`}
-  <h1>${run.recipe}</h1>
-  <${State} of=${run.state} big />
-  <div class="buttons">${children}</div>
-  <p class="facts">
-    <span><span class="code">${run.run_id}</span> <${Copy} text=${run.run_id} what="the id" /></span>
-    <span>on ${run.site}</span>
-    ${run.user && html`<span>by ${run.user}</span>`}
-    <span>started <${Time} at=${run.created_at} now=${now} /></span>
-    ${run.own_data && html`<span>no dataset: nothing is packed or staged</span>`}
-  </p>
-</div>`;
 
 function Why({ run }) {
   if (run.damage) return html`<${Notice} kind="warn" what=${run.damage} />`;
@@ -92,17 +78,6 @@ const checkpointColumns = (now) => [
   { id: "at", title: "Written", numeric: true, cell: (row) => html`<${Time} at=${row.at} now=${now} />` },
 ];
 
-const actColumns = (now) => [
-  { id: "at", title: "When", lead: true, cell: (row) => html`<${Time} at=${row.at} now=${now} />` },
-  { id: "who", title: "Who", cell: (row) => `${row.user || "unknown"}${row.through === "Airflow" ? " in " : "@"}${row.through}` },
-  { id: "what", title: "What", cell: (row) => html`${row.what}${row.refused && html` <span class="tag">refused</span>`}` },
-  { id: "details", title: "Details", wide: true, cell: (row) => [row.details, row.refused].filter(Boolean).join("; ") || null },
-];
-
-/** User actions on a run or suite. */
-export const Acts = ({ acts, now }) => html`<${Section} title="Who did what" flush>
-  <${Table} caption="Who did what, the newest first" columns=${actColumns(now)} rows=${acts} rowKey=${(row) => `${row.at}/${row.what}`} cards empty="No actions." /><//>`;
-
 const Actions = ({ run, refresh }) => html`
   ${run.dashboard_lease && html`<a href=${link("dask/", { id: run.dashboard_lease })}>Dask dashboard</a>`}
   ${run.tensorboard && html`<a href=${link("tensorboard/", { id: run.run_id })}>TensorBoard</a>`}
@@ -115,13 +90,6 @@ const Addresses = ({ run }) => html`<p class="facts">
   <span>Folder <span class="code">${run.folder}</span> <${Copy} text=${run.folder} what="the folder" /></span>
   ${Object.entries(run.images).map(([image, digest]) => html`<span>Image <span class="code">${image}</span> (${digest})</span>`)}
 </p>`;
-
-/** The report at the end, if there is one. */
-export const Report = ({ of: { report } }) =>
-  report
-    ? html`<${Section} title="Report" flush aside=${html`<a href=${ROOT + report} download>Download</a>`}>
-        <iframe class="report" title="Report" src=${ROOT + report} sandbox="" loading="lazy"></iframe><//>`
-    : null;
 
 function Whole({ run, refresh }) {
   const attempts = [...run.attempts].reverse();

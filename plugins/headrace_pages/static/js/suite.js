@@ -7,7 +7,7 @@ import { Chart } from "./charts.js";
 import { costOf, count, duration, known, number, words } from "./format.js";
 import { asked, link, useLive } from "./live.js";
 import { Parallel } from "./parallel.js";
-import { Acts, Head, Report } from "./run.js";
+import { Acts, Head, Report } from "./run_parts.js";
 import { shortNames, Trials, useTrials } from "./trials.js";
 import { Act, Copy, html, isActive, Missing, Notice, Progress, Section, Stat, tone, Trouble } from "./ui.js";
 

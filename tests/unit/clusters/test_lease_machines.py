@@ -1,4 +1,4 @@
-"""The jobs of a pool, with a queue that gives prepared answers."""
+"""The jobs of leases: their scripts, one submission of each, their ends and causes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import pytest
 from distributed.core import Status
 
 from headrace.batch import submission_gate
-from headrace.batch.job_records import JobSpec
+from headrace.batch.job_records import JobSpec, JobState, JobStatus
 from headrace.batch.queue_state import JobRecord, intent_of
 from headrace.batch.slurm import Slurm
 from headrace.batch.submission_gate import SubmissionGate
-from headrace.clusters.lease_jobs import (
+from headrace.clusters import lease_machines
+from headrace.clusters.lease_machines import (
     NodeRequest,
     end_node_jobs,
     host_job,
@@ -22,19 +23,78 @@ from headrace.clusters.lease_jobs import (
     last_words,
     log_file,
     node_job,
+    overdue,
     record_file,
 )
 from headrace.clusters.pool_job import PoolJob
 from headrace.errors import BatchError
-from headrace.files.layout import LeaseFolder
+from headrace.files.atomic import write_record, write_text
+from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.recipe.site import Role
+from headrace.states import FailureClass
 from support.job_scripts import assert_dask_jobqueue_shows_the_script
 from support.leases import lease_spec
 from support.pool_nodes import pool_job
-from support.scripted_commands import CommandResult, ScriptedCommands
+from support.scripted_commands import CommandResult, ScriptedCommands, SmallSlurm
+
+LEFT_S = 100.0 + 15.0  # start_timeout and lost_after
+
+
+@pytest.mark.parametrize(
+    ("state", "log", "why"),
+    [
+        ("FAILED", "error: x: No such file or directory\n", "No such file or directory"),
+        ("FAILED", "", "ended: failed"),
+        ("PREEMPTED", "error: x: No such file or directory\n", "ended: preempted"),
+    ],
+)
+def test_a_failed_job_tells_what_its_log_lacks(
+    tmp_path: Path, state: str, log: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = SmallSlurm()
+    slurm.jobs["7"] = state
+    monkeypatch.setattr(lease_machines, "system_of", lambda _: Slurm(slurm))
+    folder = SiteFolder(tmp_path).lease("demo-1")
+    write_record(folder.job, JobRecord(job_id="7", name="x", submitted_at=0.0))
+    folder.log.write_text(log)
+    found = lease_machines.cause(folder, lease_spec(folder, Role(backend="slurm")))
+    assert found.why.endswith(why)
+
+
+@pytest.mark.parametrize(
+    ("since", "now", "has_host", "is_overdue"),
+    [
+        (1000.0, 1000.0 + LEFT_S, False, True),
+        (100.0, 300.0, False, True),
+        (1000.0, 999.0 + LEFT_S, False, False),
+        (1000.0, 1000.0 + LEFT_S, True, False),
+        (None, 1000.0 + LEFT_S, False, False),
+    ],
+)
+def test_a_job_whose_host_never_reports(
+    tmp_path: Path, since: float | None, now: float, has_host: bool, is_overdue: bool
+) -> None:
+    folder = SiteFolder(tmp_path).lease("demo-1")
+    if has_host:
+        write_text(folder.host, "{}")
+    spec = lease_spec(folder, Role(start_timeout=100.0))
+    status = JobStatus(
+        job_id="7", state=JobState.RUNNING, running_since=since, nodes=("n1", "n2"), seen_at=now
+    )
+    found = overdue(status, folder, spec, "Slurm")
+    assert (found is not None) == is_overdue
+    if found is not None:
+        assert found.why.startswith("Slurm job 7 has been running on n1, n2 for more than 115 s")
+        assert (found.failure_class, found.bad_nodes) == (FailureClass.INFRASTRUCTURE, ("n1",))
+
 
 SILENT = CommandResult(None, "", "sbatch gave no answer within 60 s")
-ROLE = Role(backend="slurm", nodes=4, host="job", host_options=("--mem=2G",), lifetime="1h")
+ROLE = Role.model_validate(
+    {
+        **{"backend": "slurm", "nodes": 4, "host": "job", "host_options": ["--mem=2G"]},
+        **{"lifetime": "1h", "batch": {"python": "python"}},
+    }
+)
 
 
 @pytest.fixture
@@ -57,8 +117,7 @@ def _submit(folder: LeaseFolder, commands: ScriptedCommands, serial: int, number
 
 
 def _node(folder: LeaseFolder, serial: int = 1, number: int = 0) -> JobSpec:
-    gang = job_spec(folder, lease_spec(folder, ROLE), python="python")
-    return node_job(gang, folder, _request(serial, number))
+    return node_job(folder, lease_spec(folder, ROLE), _request(serial, number))
 
 
 def _request(serial: int = 1, number: int = 0) -> NodeRequest:
@@ -73,14 +132,14 @@ def test_a_node_is_a_job_of_its_own_and_the_host_a_small_one(folder: LeaseFolder
             )
         }
     )
-    gang = job_spec(folder, lease_spec(folder, role), python="python")
-    node = node_job(gang, folder, _request(serial=7, number=2))
+    spec = lease_spec(folder, role)
+    gang, node = job_spec(folder, spec), node_job(folder, spec, _request(serial=7, number=2))
     assert node.command == ("python", "-m", "headrace.clusters.worker", str(folder.path), "2")
     assert node.exclude == ("broken", "bad")
     assert (node.name, node.nodes, node.time_limit_s) == (f"{gang.name}-7", 1, 90.0)
     assert node.log == str(folder.jobs / "000007.log")
     assert (node.gpus_per_node, node.exclusive) == (2, True)
-    host = host_job(gang, role)
+    host = host_job(folder, spec)
     assert host.command == ("python", "-m", "headrace.clusters.host", str(folder.path))
     assert (host.name, host.nodes, host.cpus_per_node) == (gang.name, 1, 1)
     assert (host.gpus_per_node, host.exclusive, host.options) == (0, False, ("--mem=2G",))

@@ -1,0 +1,38 @@
+// Parts of the pages of runs and of suites.
+
+import { asked, link, ROOT } from "./live.js";
+import { Table } from "./table.js";
+import { Copy, html, Section, State, Time } from "./ui.js";
+
+/** Name, state and origin of a run or suite, with buttons for actions. */
+export const Head = ({ run, now, children }) => html`<div class="title">
+  ${!asked().has("dag_run_id") && html`<p class="crumb"><a href=${link("")}>Runs</a></p>`}
+  <h1>${run.recipe}</h1>
+  <${State} of=${run.state} big />
+  <div class="buttons">${children}</div>
+  <p class="facts">
+    <span><span class="code">${run.run_id}</span> <${Copy} text=${run.run_id} what="the id" /></span>
+    <span>on ${run.site}</span>
+    ${run.user && html`<span>by ${run.user}</span>`}
+    <span>started <${Time} at=${run.created_at} now=${now} /></span>
+    ${run.own_data && html`<span>no dataset: nothing is packed or staged</span>`}
+  </p>
+</div>`;
+
+const actColumns = (now) => [
+  { id: "at", title: "When", lead: true, cell: (row) => html`<${Time} at=${row.at} now=${now} />` },
+  { id: "who", title: "Who", cell: (row) => `${row.user || "unknown"}${row.through === "Airflow" ? " in " : "@"}${row.through}` },
+  { id: "what", title: "What", cell: (row) => html`${row.what}${row.refused && html` <span class="tag">refused</span>`}` },
+  { id: "details", title: "Details", wide: true, cell: (row) => [row.details, row.refused].filter(Boolean).join("; ") || null },
+];
+
+/** User actions on a run or suite. */
+export const Acts = ({ acts, now }) => html`<${Section} title="Who did what" flush>
+  <${Table} caption="Who did what, the newest first" columns=${actColumns(now)} rows=${acts} rowKey=${(row) => `${row.at}/${row.what}`} cards empty="No actions." /><//>`;
+
+/** The report at the end, if there is one. */
+export const Report = ({ of: { report } }) =>
+  report
+    ? html`<${Section} title="Report" flush aside=${html`<a href=${ROOT + report} download>Download</a>`}>
+        <iframe class="report" title="Report" src=${ROOT + report} sandbox="" loading="lazy"></iframe><//>`
+    : null;
