@@ -57,7 +57,6 @@ from headrace_airflow.run_operators import (
     FinishRunOperator,
     PrepareRunOperator,
     ReapOperator,
-    briefly,
     told_to_airflow,
 )
 from headrace_airflow.triggers import RoomTrigger, StepTrigger
@@ -78,7 +77,7 @@ class Outlets(dict):
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
     """What is not over at once is deferred at once."""
-    monkeypatch.setattr(operators, "briefly", partial(briefly, patience_s=0))
+    monkeypatch.setattr(operators, "PATIENCE_S", 0.0)
 
 
 @pytest.fixture
@@ -472,7 +471,7 @@ def test_a_lease_that_is_ready_is_written_down_and_its_dashboard_shown(
 def test_a_step_that_waits_in_a_queue_holds_no_worker(
     run, context, script, ticket, looks, monkeypatch
 ):
-    monkeypatch.setattr(operators, "briefly", briefly)
+    monkeypatch.setattr(operators, "PATIENCE_S", 60.0)
     looks.waits_for = "Slurm job 7 is pending: Priority"
     script("start", ticket)
     with pytest.raises(TaskDeferred):
@@ -491,10 +490,13 @@ def test_the_last_step_on_a_lease_releases_it(context, script, pack_role, releas
     assert [role for _, role, _ in calls] == released
 
 
-def test_a_short_step_is_collected_without_deferring(run, context, script, ticket, looks):
+def test_a_short_step_is_collected_without_deferring(
+    run, context, script, ticket, looks, monkeypatch
+):
+    monkeypatch.setattr(operators, "PATIENCE_S", 60.0)
     script("start", ticket)
     script("collect", SUCCEEDED)
-    looks.ends = [True]
+    looks.ends = [False, True]
     operator = step(run)
     assert operator.execute(context) == SUCCEEDED.outputs
     assert operator.lease_id == ticket.lease.lease_id
@@ -659,13 +661,13 @@ def test_only_the_first_try_since_a_clear_stops_the_attempt_it_finds(
     open_ledger().finish_run(run.run_id, StepState.FAILED, 1.0)
     context["ti"].try_number, context["ti"].max_tries = try_number, max_tries
     asked = []
-    script("cancel_step", True, asked)
+    script("cancel_steps", (), asked)
     script("start", ticket)
     operator = StepOperator(task_id="train", step="train", run_id=run.run_id, retries=4)
     with pytest.raises(TaskDeferred):
         operator.execute(context)
     reasons = [stopped(f"try {try_number - 1} of task train by clearing it")]
-    assert [arguments[1:] for arguments in asked] == ([("train", *reasons)] if is_cleared else [])
+    assert [arguments[2:] for arguments in asked] == ([(*reasons,)] if is_cleared else [])
     assert open_ledger().run(run.run_id).state.is_final is not is_cleared
 
 

@@ -15,7 +15,6 @@ from headrace.cli.airflow_server import make_login
 from headrace.errors import UserError
 from headrace_airflow.bundle import HeadraceDagBundle
 from headrace_airflow.plugin import OneWriter
-from headrace_airflow.run_operators import briefly
 from headrace_airflow.service import (
     airflow_settings,
     is_free,
@@ -123,12 +122,6 @@ def test_health_names_what_is_missing():
         "dag_processor": {"status": None},
     }
     assert unhealthy_components(answer) == ["scheduler", "dag_processor"]
-
-
-def test_patience_ends_when_it_is_over_or_has_lasted_long_enough():
-    looks = iter([1, 2, 3])
-    assert briefly(lambda: next(looks), lambda seen: seen == 2, patience_s=60) == 2
-    assert briefly(lambda: "still", lambda _: False, patience_s=0) == "still"
 
 
 def _most_at_once(method, path="/api/v2/dags"):

@@ -21,8 +21,7 @@ from headrace.errors import (
     OwnLeasesError,
 )
 from headrace.files.atomic import is_there, read_record, tolerating_storage
-from headrace.files.layout import LeaseFolder
-from headrace.leases.end_leases import finalize, finalize_ended, try_finalize
+from headrace.leases.end_leases import cancel_steps, finalize, finalize_ended, try_finalize
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord
 from headrace.recipe.teams import check_user
@@ -32,7 +31,6 @@ from headrace.runs.planning import planner, walltime_of
 from headrace.runs.runs import Run
 from headrace.states import LeaseState
 from headrace.status.lease import bad_nodes, why_no_room
-from headrace.steps import mailbox
 
 logger = logging.getLogger(__name__)
 
@@ -182,16 +180,13 @@ def release(run: Run, role_name: str, reason: str, *, wait: bool = True) -> bool
         lease_client.request_close(folder, reason)
         return False
     if sure_state(folder, run.site.limits.lost_after).is_active:
-        _cancel_steps(folder, f"{RELEASED}: {reason}")
+        steps = [
+            row for row in open_ledger().attempts(run.run_id) if row.lease_id == record.lease_id
+        ]
+        with tolerating_storage(f"Steps on lease {record.lease_id} are not cancelled"):
+            cancel_steps(run, steps, f"{RELEASED}: {reason}")  # the lease is ended next
     try_finalize(run, record, reason)
     return True
-
-
-def _cancel_steps(folder: LeaseFolder, reason: str) -> None:
-    for step in mailbox.submitted(folder):
-        if mailbox.outcome(step) is None:
-            with tolerating_storage(f"{step.path} is not cancelled"):  # its lease is ended next
-                mailbox.request_cancel(step, reason)
 
 
 def _is_usable(run: Run, record: LeaseRecord) -> bool:

@@ -35,7 +35,6 @@ from headrace.suites.trial_order import Eta, trial_order
 from headrace.suites.trial_policy import (
     LEASE_OVER,
     Glances,
-    Verdict,
     ended,
     folder_of,
     judge,
@@ -286,10 +285,8 @@ class Driver:
         saved, has_own = self._run.trial(number).checkpoints, self._context.recipe.model is None
         kept = progress_in(saved, own_names=has_own) if result.failure else 0.0
         why = read_text(folder_of(self._run, row).cancel) or ""
-        verdict = judge(row, result, self._spec, why_stopped=why, kept=kept)
-        if is_orphan and result.state is StepState.LOST:
-            verdict = Verdict(state=StepState.LOST, is_final=False, is_counted=False)
-        return ended(started, result, self.suite_state.objectives, verdict, kept)
+        entry = ended(started, result, self.suite_state.objectives, kept)
+        return judge(row, entry, self._spec, why, is_orphan=is_orphan)
 
     def _stop(self, why: HeadraceError) -> None:
         """End running attempts; their trials wait for another driver."""

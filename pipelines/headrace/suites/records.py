@@ -10,6 +10,7 @@ from pydantic import Field, JsonValue, TypeAdapter
 from headrace.recipe.base import MAX_COUNT, Parallel
 from headrace.record import Figures, Record
 from headrace.states import FailureClass, StepState
+from headrace.steps.retry_policy import Attempt
 from headrace.steps.usage import AttemptUsage
 
 Point = dict[str, JsonValue]
@@ -127,6 +128,17 @@ class Ended(OfAttempt, Figures):
     failure_class: FailureClass | None = None
     message: str = ""
     usage: AttemptUsage = AttemptUsage()
+
+    @property
+    def as_failed(self) -> Attempt:
+        """The attempt for the retry policy."""
+        return Attempt(
+            failure_class=self.failure_class,
+            error=self.error,
+            message=self.message,
+            kept=self.kept,
+            machines=",".join(self.machines),
+        )
 
 
 class CommandsApplied(Record):

@@ -182,7 +182,9 @@ class SuiteState:
             self.span = min(began, entry.started_at), max(ended, entry.finished_at)
         if not entry.is_final:
             row.state, row.since = StepState.QUEUED, entry.at
-            _count(row, entry)
+            came_further = entry.kept > row.kept
+            if came_further or entry.is_counted:
+                row.failed = (*(() if came_further else row.failed), entry.as_failed)
             if entry.is_counted and entry.state not in _GONE:
                 row.avoids |= set(entry.machines)
             return
@@ -197,19 +199,6 @@ class SuiteState:
         sign = 1 if self.objectives[0].mode == "min" else -1
         if self.best is None or sign * row.objectives[0] < sign * self.best.objectives[0]:
             self.best = row
-
-
-def _count(row: TrialState, entry: Ended) -> None:
-    came_further = entry.kept > row.kept
-    if came_further or entry.is_counted:
-        attempt = Attempt(
-            failure_class=entry.failure_class,
-            error=entry.error,
-            message=entry.message,
-            kept=entry.kept,
-            machines=",".join(entry.machines),
-        )
-        row.failed = (*(() if came_further else row.failed), attempt)
 
 
 class Controls:
@@ -239,14 +228,15 @@ class Controls:
             self._set(control)
             if line <= suite_state.applied:
                 continue
-            numbers = control.numbers or tuple(suite_state.rows)
+            named = control.numbers or suite_state.rows
+            rows = [suite_state.rows[each] for each in named if each in suite_state.rows]
             if control.what == "add":
                 trials += _added(control, add)
             elif control.what == "retry":
-                retried |= {each for each in numbers if _is_failed(suite_state, each)}
+                retried |= {each.trial.number for each in rows if each.has_failed or each.unwanted}
                 cancelled -= retried
             elif control.what == "cancel":
-                cancelled |= {each for each in numbers if _goes_on(suite_state, each)}
+                cancelled |= {each.trial.number for each in rows if not each.state.is_final}
             elif control.what == "prioritize":
                 priorities |= dict.fromkeys(control.numbers, control.priority or 0.0)
         if self._lines <= suite_state.applied:
@@ -285,13 +275,3 @@ def _added(control: Control, add: AddPoint) -> Iterator[Trial]:
             yield from [trial.model_copy(update=update) for trial in add(point)]
         except RecipeError as error:
             logger.warning("The point %s is not added: %s", point, error)
-
-
-def _is_failed(suite_state: SuiteState, number: int) -> bool:
-    row = suite_state.rows.get(number)
-    return row is not None and (row.has_failed or row.unwanted)
-
-
-def _goes_on(suite_state: SuiteState, number: int) -> bool:
-    row = suite_state.rows.get(number)
-    return row is not None and not row.state.is_final
