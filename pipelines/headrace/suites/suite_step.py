@@ -71,10 +71,10 @@ def source_of(context: StepContext) -> PointSource:
     if recipe.suite is None or recipe.suite.search is None:
         return PointSource(recipe)
     from headrace.data.instantiate import Allowed
-    from headrace.suites.search import Proposed, Search
+    from headrace.suites.search import Search
 
-    search = Search(recipe, Allowed.of(recipe, context.site))
-    return Proposed(recipe, search, context.run_folder)
+    allowed = Allowed.of(recipe, context.site)
+    return Search(recipe, recipe.suite.search, allowed, context.run_folder)
 
 
 def run_suite(context: StepContext, source: PointSource, work: Work) -> dict[str, Any]:

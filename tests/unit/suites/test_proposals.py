@@ -12,7 +12,7 @@ from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.recipe import Recipe
 from headrace.steps.history import HistoryRow, training_file
 from headrace.suites.records import Added, Entry
-from headrace.suites.search import Proposed, Search
+from headrace.suites.search import Search
 from headrace.suites.suite_state import SuiteState
 from support.suite_journal import ended, failed, started
 
@@ -32,8 +32,8 @@ class _Suite:
 
     def __init__(self, run: RunFolder, recipe: Recipe) -> None:
         allowed = Allowed.of(recipe, load_site("laptop"))
-        self.source = Proposed(recipe, Search(recipe, allowed), run)
-        self.suite_state = SuiteState(objectives=recipe.suite.objectives if recipe.suite else ())
+        self.source = Search(recipe, recipe.suite.search, allowed, run)
+        self.suite_state = SuiteState(objectives=recipe.suite.objectives)
         self.source.watch(self.suite_state)
         self.entries: list[Entry] = []
 
@@ -78,7 +78,7 @@ def test_a_point_counts_by_the_mean_of_its_seeds(tmp_path: Path) -> None:
     assert one["seed"] != two["seed"]
     assert one["model.learning_rate"] == two["model.learning_rate"]
     suite.end(1, 0.2)
-    study = suite.source._search.study
+    study = suite.source.study
     assert study.trials[0].state.name == "RUNNING"
     suite.end(2, 0.4)
     assert round(study.trials[0].value, 6) == 0.3
@@ -89,10 +89,10 @@ def test_points_that_are_skipped_are_not_proposed_again(tmp_path: Path) -> None:
     first = _Suite(run, recipe)
     kept = [first.propose() for _ in range(3)]
     assert all(values["model.learning_rate"] <= 0.5 for each in kept for values in each)
-    assert first.source._search.num_proposed > len([each for each in kept if each])
+    assert first.source.num_proposed > len([each for each in kept if each])
     second = _Suite(run, recipe)
     second.note(*first.entries)
-    assert second.source._search.num_proposed <= first.source._search.num_proposed
+    assert second.source.num_proposed <= first.source.num_proposed
     assert first.propose() == second.propose()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from pathlib import Path
 
 import optuna
 import pytest
@@ -12,6 +13,7 @@ from optuna.trial import TrialState
 
 from headrace.data.instantiate import Allowed
 from headrace.errors import RecipeError, TargetError
+from headrace.files.layout import RunFolder
 from headrace.recipe.load import load_recipe, load_site, source_of
 from headrace.suites import points
 from headrace.suites.search import Search
@@ -24,13 +26,17 @@ SPACE = {
     "model.kind": "a, b, null",
     "model.sizes": [[1, 2], {"a": True}, 1, 1.5, "1"],
 }
-NOTHING = Allowed(())
 
 
 def recipe_of(sampler="tpe", pruner="none", *overrides: str, trials: int = 60):
     search = {"space": SPACE, "trials": trials, "sampler": sampler, "pruner": pruner}
     words = (f"suite.search={json.dumps(search)}", "trainer.monitor=val_loss", *overrides)
     return load_recipe("digits", words)
+
+
+def search_of(recipe) -> Search:
+    """A search whose trials have no folder."""
+    return Search(recipe, recipe.suite.search, Allowed(()), RunFolder(Path("nowhere")))
 
 
 def value_of(point) -> float:
@@ -42,7 +48,7 @@ class Driven:
 
     def __init__(self, recipe, seed: int) -> None:
         self.recipe, self.random = recipe, random.Random(seed)
-        self.search, self.journal = Search(recipe, NOTHING), []
+        self.search, self.journal = search_of(recipe), []
         self.running: dict[int, dict] = {}
 
     def turn(self) -> None:
@@ -64,7 +70,7 @@ class Driven:
         self.search.tell(number, values, pruned=is_pruned)
 
     def restored(self) -> Search:
-        search = Search(self.recipe, NOTHING)
+        search = search_of(self.recipe)
         for what, *given in self.journal:
             if what == "know":
                 search.know(*given)
@@ -104,7 +110,7 @@ def test_a_killed_driver_makes_no_difference(sampler, pruner, turns):
 
 
 def test_points_lie_in_the_space_and_another_seed_gives_others():
-    first, other = (Search(recipe_of("random", "none", f"seed={n}"), NOTHING) for n in (1, 2))
+    first, other = (search_of(recipe_of("random", "none", f"seed={n}")) for n in (1, 2))
     found = []
     while proposed := first.propose():
         found.append(proposed[1])
@@ -125,7 +131,7 @@ def test_points_lie_in_the_space_and_another_seed_gives_others():
     "values", [None, [], [math.nan], [math.inf], ["0.5"], [True], [1.0, 2.0], [None]]
 )
 def test_an_objective_that_is_no_number_is_a_failed_proposal(values):
-    search = Search(recipe_of("random"), NOTHING)
+    search = search_of(recipe_of("random"))
     number, _ = search.propose()
     search.tell(number, values)
     assert search.study.trials[number].state is TrialState.FAIL
@@ -133,7 +139,7 @@ def test_an_objective_that_is_no_number_is_a_failed_proposal(values):
 
 
 def test_a_proposal_that_failed_may_be_told_again():
-    search = Search(recipe_of("random"), NOTHING)
+    search = search_of(recipe_of("random"))
     number, _ = search.propose()
     search.tell(number, None)
     search.tell(number, [0.25])
@@ -143,7 +149,7 @@ def test_a_proposal_that_failed_may_be_told_again():
 
 
 def test_a_pruned_trial_is_told_as_pruned():
-    search = Search(recipe_of("random", "median"), NOTHING)
+    search = search_of(recipe_of("random", "median"))
     for _ in range(6):
         number, _ = search.propose()
         search.report(number, 1, 1.0)
@@ -159,7 +165,7 @@ def test_a_pruned_trial_is_told_as_pruned():
 
 def test_the_best_is_the_highest_where_more_is_better():
     recipe = recipe_of("random", "median", "trainer.monitor_mode=max")
-    search = Search(recipe, NOTHING)
+    search = search_of(recipe)
     for value in range(6):
         number, _ = search.propose()
         search.report(number, 1, float(value))
@@ -173,7 +179,7 @@ TWO = 'suite.objectives=[{metric: val_loss}, {metric: accuracy, mode: max}]'  # 
 
 @pytest.mark.parametrize("sampler", ["tpe", "nsgaii", "random"])
 def test_several_objectives_have_a_front(sampler):
-    search = Search(recipe_of(sampler, "none", TWO), NOTHING)
+    search = search_of(recipe_of(sampler, "none", TWO))
     for loss, accuracy in ((1, 0.5), (2, 0.9), (3, 0.4)):
         number, _ = search.propose()
         assert not search.report(number, 1, loss)
@@ -205,16 +211,16 @@ def test_cmaes_is_refused_without_its_package_and_for_several_objectives(monkeyp
     with pytest.raises(RecipeError, match="pip install cmaes"):
         points.checked(load_recipe("digits", words), source_of("digits", words), site)
     with pytest.raises(RecipeError, match="one objective"):
-        Search(recipe_of("cmaes", "none", TWO), NOTHING)
+        search_of(recipe_of("cmaes", "none", TWO))
 
 
 def test_samplers_and_pruners_by_their_own_names():
     sampler = {"_target_": "optuna.samplers.TPESampler", "n_startup_trials": 3}
     pruner = {"_target_": "optuna.pruners.ThresholdPruner", "upper": 2.0}
-    search = Search(recipe_of(sampler, pruner), NOTHING)
+    search = search_of(recipe_of(sampler, pruner))
     number, point = search.propose()
     assert isinstance(search.study.sampler, optuna.samplers.TPESampler)
-    assert Search(recipe_of(sampler, pruner), NOTHING).propose() == (number, point)
+    assert search_of(recipe_of(sampler, pruner)).propose() == (number, point)
     assert search.report(number, 1, 3.0)
 
 
@@ -223,7 +229,7 @@ def test_samplers_and_pruners_by_their_own_names():
 )
 def test_a_sampler_is_nothing_else(target):
     with pytest.raises(TargetError):
-        Search(recipe_of({"_target_": target}), NOTHING)
+        search_of(recipe_of({"_target_": target}))
 
 
 def test_the_site_is_asked_about_samplers_of_ones_own():
