@@ -7,7 +7,9 @@ it from trials behind it.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -223,10 +225,7 @@ class Queue:
 
     def kinds(self) -> dict[Resources, int]:
         """How many wait, by what they need."""
-        found: dict[Resources, int] = {}
-        for line, places in self._lines.items():
-            found[line[0]] = found.get(line[0], 0) + len(places)
-        return found
+        return Counter(needs for (needs, _), _ in self._where.values())
 
     def _first(self, line: _Line) -> _Place | None:
         places = self._lines[line]
@@ -256,9 +255,11 @@ def place(queue: Queue, nodes: Sequence[NodeResources], most: int | None = None)
         best = sorted(usable, key=lambda n: (n.left_s < expected_s, not n.is_staged))
         allocations = _allocations([node for node in best if node.name not in kept], needs)
         if allocations:
-            _take(nodes, allocations)
+            for node, allocation in allocations:
+                node.take(allocation)
             queue.drop(number)
-            placements.append(Placement(number=number, allocations=allocations))
+            parts = tuple(allocation for _, allocation in allocations)
+            placements.append(Placement(number=number, allocations=parts))
         elif not kept and len(usable) >= needs.nodes:
             kept = {node.name for node in usable[: needs.nodes]}
     return placements
@@ -274,18 +275,10 @@ def _usable(
     return sorted(chosen, key=lambda node: node.free, reverse=True)
 
 
-def _allocations(nodes: Sequence[NodeResources], needs: Resources) -> tuple[Allocation, ...]:
-    found: list[Allocation] = []
-    for node in nodes:
-        allocation = node.allocation(needs)
-        if allocation is not None:
-            found.append(allocation)
-        if len(found) == needs.nodes:
-            return tuple(found)
-    return ()
-
-
-def _take(nodes: Sequence[NodeResources], allocations: Sequence[Allocation]) -> None:
-    by_name = {node.name: node for node in nodes}
-    for allocation in allocations:
-        by_name[allocation.node].take(allocation)
+def _allocations(
+    nodes: Sequence[NodeResources], needs: Resources
+) -> list[tuple[NodeResources, Allocation]]:
+    """Return an allocation on each of as many nodes as a trial needs; empty without room."""
+    able = ((node, fit) for node in nodes if (fit := node.allocation(needs)) is not None)
+    found = list(itertools.islice(able, needs.nodes))
+    return found if len(found) == needs.nodes else []

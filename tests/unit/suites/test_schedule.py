@@ -57,6 +57,17 @@ def test_trials_are_placed(
     assert _where(place(_queue(*needs), nodes)) == expected
 
 
+def test_a_trial_that_is_queued_again_counts_once() -> None:
+    queue = _queue(ONE_GPU, HALF)
+    queue.push(1, ONE_GPU, priority=2.0)
+    for _ in range(2):
+        queue.drop(2)
+        queue.push(2, ONE_GPU)
+    assert queue.kinds() == {ONE_GPU: 2}
+    assert [each.number for each in place(queue, _boxes(4))] == [1, 2]
+    assert queue.kinds() == {}
+
+
 def test_cpus_are_shared_out() -> None:
     nodes = [NodeResources("node-0", 0, range(4)), NodeResources("node-1", 0, range(4), most=3)]
     placements = place(_queue(*[Resources(cpus=2)] * 9), nodes)
