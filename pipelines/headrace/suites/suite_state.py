@@ -122,53 +122,54 @@ class SuiteState:
         """Number of trials that have ended."""
         return len(self.rows) - self.counts[StepState.QUEUED.value] - len(self.running)
 
-    def take(self, entry: Entry) -> None:
-        """Update the state by an entry; an entry of an unknown trial is ignored."""
+    def take(self, entry: Entry) -> list[TrialState]:
+        """Update the state by an entry; return the trials that it concerns, as far as known."""
         if isinstance(entry, Added):
-            self._add(entry)
-        elif isinstance(entry, CommandsApplied):
-            self._note_commands(entry)
-        elif (row := self.rows.get(entry.number)) is not None:
-            self.counts[row.counted_as] -= 1
-            if isinstance(entry, Started):
-                self._start(row, entry)
-            elif not row.state.is_final and (row.started is not None or entry.is_final):
-                self._end(row, entry)
-            self.counts[row.counted_as] += 1
+            return self._add(entry)
+        if isinstance(entry, CommandsApplied):
+            return self._apply(entry)
+        row = self.rows.get(entry.number)
+        if row is None:
+            return []
+        self.counts[row.counted_as] -= 1
+        if isinstance(entry, Started):
+            row.attempts, row.started, row.state = entry.attempt, entry, StepState.RUNNING
+            self.running[entry.number] = row
+        elif not row.state.is_final and (row.started is not None or entry.is_final):
+            self._end(row, entry)
+        self.counts[row.counted_as] += 1
+        return [row]
 
     def waiting(self) -> list[TrialState]:
         """Return the trials that wait for an attempt, by number."""
         return [row for row in self.rows.values() if row.state is StepState.QUEUED]
 
-    def _add(self, entry: Added) -> None:
-        if entry.trial.number not in self.rows:
+    def _add(self, entry: Added) -> list[TrialState]:
+        number = entry.trial.number
+        if number not in self.rows:
             row = TrialState(entry.trial, priority=entry.trial.priority, since=entry.at)
-            self.rows[entry.trial.number] = row
+            self.rows[number] = row
             self.counts[row.counted_as] += 1
+        return [self.rows[number]]
 
-    def _note_commands(self, entry: CommandsApplied) -> None:
+    def _apply(self, entry: CommandsApplied) -> list[TrialState]:
         self.applied = entry.lines
-        for number in entry.cancelled:
-            if number in self.rows:
-                self.rows[number].unwanted = True
-        for number, priority in entry.priorities.items():
-            if number in self.rows:
-                self.rows[number].priority = priority
-        for number in entry.retried:
-            if number in self.rows:
-                self._again(self.rows[number], entry.at)
+        named = {*entry.cancelled, *entry.priorities, *entry.retried}
+        rows = [self.rows[number] for number in sorted(named & self.rows.keys())]
+        for row in rows:
+            number = row.trial.number
+            row.unwanted = row.unwanted or number in entry.cancelled
+            row.priority = entry.priorities.get(number, row.priority)
+            if number in entry.retried:
+                self._again(row, entry.at)
+        return rows
 
     def _again(self, row: TrialState, at: float) -> None:
         row.unwanted, row.failed, row.avoids = False, (), frozenset()
-        if not row.state.is_final:
-            return
-        self.counts[row.counted_as] -= 1
-        row.state, row.pruned, row.since = StepState.QUEUED, False, at
-        self.counts[row.counted_as] += 1
-
-    def _start(self, row: TrialState, entry: Started) -> None:
-        row.attempts, row.started, row.state = entry.attempt, entry, StepState.RUNNING
-        self.running[entry.number] = row
+        if row.state.is_final:
+            self.counts[row.counted_as] -= 1
+            row.state, row.pruned, row.since = StepState.QUEUED, False, at
+            self.counts[row.counted_as] += 1
 
     def _end(self, row: TrialState, entry: Ended) -> None:
         row.attempts, row.started = entry.attempt, None
