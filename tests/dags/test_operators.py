@@ -508,38 +508,6 @@ def test_a_step_that_had_succeeded_is_collected(run, context, script):
     assert step(run).execute(context) == SUCCEEDED.outputs
 
 
-def test_outputs_are_collected_at_the_end(run, context, script, ticket):
-    script("collect", SUCCEEDED)
-    assert complete(run, context, ticket) == SUCCEEDED.outputs
-
-
-@pytest.mark.parametrize("cause", [cause for cause in FailureClass if cause.is_retried])
-def test_failures_of_the_machine_are_tried_again(run, context, script, ticket, cause):
-    script("collect", ran_out_of_time(run, 10, cause=cause))
-    script("start", ticket)
-    with pytest.raises(TaskDeferred):
-        complete(run, context, ticket)
-
-
-def test_a_step_that_loses_its_node_six_times_and_comes_further_each_time_goes_on(
-    run, context, script, ticket
-):
-    """As from a terminal: Airflow's own retries are not used up."""
-    script("collect", ran_out_of_time(run, 10, 20, 30, 40, 50, 60, cause=FailureClass.LOST))
-    script("start", ticket)
-    with pytest.raises(TaskDeferred):
-        complete(run, context, ticket)
-
-
-def test_what_fails_too_often_without_progress_fails_the_task_at_once(run, context, script, ticket):
-    script(
-        "collect",
-        ran_out_of_time(run, *[0] * run.recipe.retry.max_failures, cause=FailureClass.LOST),
-    )
-    with pytest.raises(AirflowFailException, match="why"):
-        complete(run, context, ticket)
-
-
 def test_a_task_that_is_cleared_or_tried_again_by_airflow_counts_anew(run, context, script, ticket):
     """As `headrace resume` does: the step is requested anew."""
     lost = ran_out_of_time(run, *[0] * run.recipe.retry.max_failures, cause=FailureClass.LOST)
@@ -601,19 +569,6 @@ def test_a_step_goes_on_in_another_lease_without_using_up_a_try(
     assert deferred.value.kwargs == {"memory": memory_of(again)}
 
 
-def test_a_step_that_came_no_further_is_tried_again(run, context, script, ticket):
-    script("collect", ran_out_of_time(run, 0))
-    script("start", ticket)
-    with pytest.raises(TaskDeferred):
-        complete(run, context, ticket)
-
-
-def test_two_leases_that_were_too_short_fail_the_task_at_once(run, context, script, ticket):
-    script("collect", ran_out_of_time(run, 10, 10, 10))
-    with pytest.raises(AirflowFailException, match="Raise `lifetime` of the role"):
-        complete(run, context, ticket)
-
-
 def test_a_lease_that_was_too_short_is_followed_by_a_longer_one(run, context, script, ticket):
     """With `lifetime: auto` the second one without progress is not the last."""
     script("collect", ran_out_of_time(run, 0, 0))
@@ -669,20 +624,6 @@ def test_only_the_first_try_since_a_clear_stops_the_attempt_it_finds(
     reasons = [stopped(f"try {try_number - 1} of task train by clearing it")]
     assert [arguments[2:] for arguments in asked] == ([(*reasons,)] if is_cleared else [])
     assert open_ledger().run(run.run_id).state.is_final is not is_cleared
-
-
-def test_a_step_cancelled_by_hand_stays_cancelled(run, context, script, ticket):
-    script("collect", cancelled("asked by `headrace cancel`"))
-    with pytest.raises(AirflowFailException, match="headrace cancel"):
-        complete(run, context, ticket)
-
-
-def test_a_full_site_makes_a_step_wait(run, context, script):
-    script("start", CapacityError("full"))
-    with pytest.raises(TaskDeferred) as deferred:
-        step(run).execute(context)
-    assert isinstance(deferred.value.trigger, RoomTrigger)
-    assert getattr(StepOperator, deferred.value.method_name)
 
 
 def test_a_step_that_the_recipe_leaves_out_is_skipped(context):
