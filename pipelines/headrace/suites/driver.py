@@ -226,7 +226,7 @@ class Driver:
             self._nodes.hold(each)
         self._events.note(*(self._started(each) for each in placements))
         for each in placements:
-            nodes = [self._nodes.node(allocation.node) for allocation in each.allocations]
+            nodes = [self._nodes.node(allocation.node.name) for allocation in each.allocations]
             call = (self._work.run_trial, self._job(each))
             if len(nodes) > 1:
                 self._calls.begin_across(each.number, nodes, *call)
@@ -239,8 +239,8 @@ class Driver:
             number=placement.number,
             attempt=row.attempts + 1,
             asked_at=row.since,
-            node=allocations[0].node,
-            machines=tuple(self._nodes.machine(allocation.node) for allocation in allocations),
+            node=allocations[0].node.name,
+            machines=tuple(allocation.node.machine for allocation in allocations),
             lease_id=self._context.lease_folder.lease_id,
             gpus=sum(len(allocation.gpus) * allocation.share for allocation in allocations),
             cpus=sum(len(allocation.cpus) for allocation in allocations),
