@@ -64,15 +64,10 @@ def lineage_of(run: Run, step: str) -> OperatorLineage:
     if packed and manifest is not None and step == "pack":
         source = run.recipe.named_dataset.source
         lineage.inputs = [InputDataset(*_name(source))] if source else []
-        written = {"outputStatistics": OutputStatisticsOutputDatasetFacet(**_size(manifest))}
-        packs = OutputDataset(*_name(packed), facets=_content(manifest), outputFacets=written)
-        lineage.outputs = [packs]
+        lineage.outputs = [_packed(packed, manifest)]
     else:
-        if packed and manifest is not None:
-            read = {"inputStatistics": InputStatisticsInputDatasetFacet(**_size(manifest))}
-            facets = _content(manifest)
-            lineage.inputs = [InputDataset(*_name(packed), facets=facets, inputFacets=read)]
-        lineage.inputs += _models(outputs, step)
+        read = [_read(packed, manifest)] if packed and manifest is not None else []
+        lineage.inputs = [*read, *_models(outputs, step)]
         given = [own.get(name) for name in (*_OF_MODEL, "report")]
         lineage.outputs = [OutputDataset(*_name(path)) for path in dict.fromkeys(given) if path]
     return lineage
@@ -83,10 +78,22 @@ def _models(outputs: Mapping[str, Mapping[str, Any]], step: str) -> list[InputDa
     return [InputDataset(*_name(trained[name])) for name in _OF_MODEL if trained.get(name)]
 
 
-def _size(manifest: Manifest) -> dict[str, int]:
-    """Return the statistics of a packed dataset."""
-    samples, shards = manifest.num_samples, len(manifest.shards)
-    return {"rowCount": samples, "size": manifest.num_bytes, "fileCount": shards}
+def _packed(location: str, manifest: Manifest) -> OutputDataset:
+    written = OutputStatisticsOutputDatasetFacet(
+        rowCount=manifest.num_samples, size=manifest.num_bytes, fileCount=len(manifest.shards)
+    )
+    return OutputDataset(
+        *_name(location), facets=_content(manifest), outputFacets={"outputStatistics": written}
+    )
+
+
+def _read(location: str, manifest: Manifest) -> InputDataset:
+    read = InputStatisticsInputDatasetFacet(
+        rowCount=manifest.num_samples, size=manifest.num_bytes, fileCount=len(manifest.shards)
+    )
+    return InputDataset(
+        *_name(location), facets=_content(manifest), inputFacets={"inputStatistics": read}
+    )
 
 
 def _content(manifest: Manifest) -> dict[str, Any]:

@@ -120,10 +120,10 @@ def end_steps(run: Run, reason: str) -> None:
 
 
 def _cancelled(run: Run, rows: Iterable[AttemptRecord], reason: str) -> list[str]:
+    cancelled: list[AttemptRecord] = []
     with tolerating_storage(f"Steps of run {run.run_id} are not cancelled"):
         cancelled = cancel_steps(run, rows, reason)
-        return [f"step {row.key}: cancelled, {reason}" for row in cancelled]
-    return []
+    return [f"step {row.key}: cancelled, {reason}" for row in cancelled]
 
 
 def ask_to_stop(run: Run, by: Actor, step: str | None = None) -> tuple[str, ...]:

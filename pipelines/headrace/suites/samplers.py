@@ -44,7 +44,7 @@ def sampler_maker(
     from optuna import samplers
 
     size = min(MOST_OF_A_GENERATION, max(2, spec.trials // 5))
-    quiet = {"warn_independent_sampling": False}
+    quiet: dict[str, Any] = {"warn_independent_sampling": False}
     known: dict[str, Callable[[int], BaseSampler]] = {
         "random": lambda own: samplers.RandomSampler(seed=own),
         "tpe": lambda own: samplers.TPESampler(seed=own, constant_liar=True),
