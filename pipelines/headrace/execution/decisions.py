@@ -166,8 +166,7 @@ def _while_ending(newest: AttemptRecord | None) -> Action:
         return End(why=error.what, cause=error)
     if not newest.state.is_final:
         return WriteOff(row=newest)
-    has_succeeded = newest.state is StepState.SUCCEEDED
-    why = "" if has_succeeded else newest.message or newest.state.value
+    why = "" if newest.state is StepState.SUCCEEDED else newest.message or newest.state.value
     return End(why=why, cause=_result_of(newest))
 
 
