@@ -144,7 +144,7 @@ def decide(now: Situation, memory: Memory) -> Action:
     """Return what to do next; an attempt is submitted only if no other one may be running."""
     newest = now.attempts[-1] if now.attempts else None
     if memory.is_ending:
-        return _while_ending(newest)
+        return _while_ending(now.attempts)
     if memory.error is not None:
         return _after_error(now, memory, memory.error)
     if memory.result is not None:
@@ -160,12 +160,14 @@ def decide(now: Situation, memory: Memory) -> Action:
     return Submit(attempt=newest.attempt, row=newest) if now.is_open else WriteOff(row=newest)
 
 
-def _while_ending(newest: AttemptRecord | None) -> Action:
-    if newest is None:
+def _while_ending(attempts: Sequence[AttemptRecord]) -> Action:
+    left = [row for row in attempts if not row.state.is_final]
+    if left:
+        return WriteOff(row=left[0])
+    if not attempts:
         error = errors.EndedRunError("The run has ended, and this step has not begun")
         return End(why=error.what, cause=error)
-    if not newest.state.is_final:
-        return WriteOff(row=newest)
+    newest = attempts[-1]
     why = "" if newest.state is StepState.SUCCEEDED else newest.message or newest.state.value
     return End(why=why, cause=_result_of(newest))
 

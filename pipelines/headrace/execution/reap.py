@@ -68,13 +68,11 @@ def reap(
             continue
         if owner_is_gone(record.owner) or owner_is_done(record):
             end_run(run, StepState.LOST)
-            owner = run.request.owner
-            done.append(f"run {run.run_id}: its owner {owner} has ended; leases closed")
+            done.append(f"run {run.run_id}: its owner {record.owner} has ended; leases closed")
         else:
-            rows = [
-                row for row in attempts.get(run.run_id, ()) if step_is_abandoned(record, row.step)
-            ]
-            done += _cancelled(run, rows, ABANDONED)
+            rows = [row for row in attempts.get(run.run_id, ()) if not row.state.is_final]
+            left = [row for row in rows if step_is_abandoned(record, row.step)]
+            done += _cancelled(run, left, ABANDONED)
             living.append(run)
     done += finalize_ended()
     for name in known_backends():

@@ -164,6 +164,7 @@ UNOPENED = LeaseLostError("sbatch failed")
         ),
         # its run ends: what it has left is recorded, and nothing is submitted
         (situation(RUNNING, is_open=True), ENDING, WriteOff(row=RUNNING)),
+        (situation(RUNNING, row(2, StepState.LOST)), ENDING, WriteOff(row=RUNNING)),
         (
             situation(LOST),
             ENDING,
