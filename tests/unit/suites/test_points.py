@@ -381,7 +381,7 @@ def test_mappings_of_a_sweep_keep_the_types_of_their_keys(words, tmp_path):
     assert all(not isinstance(key, str) or key == "a" for each in found for key in each)
 
 
-KEYS = {"model.depth": 4, "seed": 3, "model.kind": "adam", "data.x[0].y": 2, "none": None}
+KNOWN = {"model.depth": 4, "seed": 3, "model.kind": "adam", "data.x[0].y": 2, "none": None}
 
 
 @pytest.mark.parametrize(
@@ -399,7 +399,7 @@ KEYS = {"model.depth": 4, "seed": 3, "model.kind": "adam", "data.x[0].y": 2, "no
     ],
 )
 def test_conditions(text, expected):
-    assert Condition(text).holds(KEYS.__getitem__) is expected
+    assert Condition(text).holds(KNOWN.__getitem__) is expected
 
 
 @pytest.mark.parametrize(
@@ -407,13 +407,13 @@ def test_conditions(text, expected):
     [("model.depth > 3", 1.0), ("10 * (seed == 4) - model.depth / 8", -0.5), ("-seed", -3.0)],
 )
 def test_a_condition_may_give_a_number(text, expected):
-    assert Condition(text, "suite.priority").number(KEYS.__getitem__) == expected
+    assert Condition(text, "suite.priority").number(KNOWN.__getitem__) == expected
 
 
 @pytest.mark.parametrize("text", ["model.kind", "none", "[1, 2]", "1e308 * 10"])
 def test_a_priority_that_is_no_number_is_told(text):
     with pytest.raises(RecipeError, match=r"of suite.priority gives .*, which is not a number"):
-        Condition(text, "suite.priority").number(KEYS.__getitem__)
+        Condition(text, "suite.priority").number(KNOWN.__getitem__)
 
 
 @pytest.mark.parametrize(
@@ -437,9 +437,9 @@ def test_a_priority_that_is_no_number_is_told(text):
 )
 def test_what_is_no_condition_is_told(text, message):
     def value_of(key):
-        if key not in KEYS:
+        if key not in KNOWN:
             raise RecipeError(f"'{key}' is no key")
-        return KEYS[key]
+        return KNOWN[key]
 
     with pytest.raises(RecipeError, match=message):
         Condition(text).holds(value_of)
