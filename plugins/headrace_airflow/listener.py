@@ -14,7 +14,7 @@ from typing import Any
 from airflow.listeners import hookimpl
 
 from headrace.errors import HeadraceError
-from headrace.execution.step_attempts import cancel_step
+from headrace.leases.end_leases import cancel_steps
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.audit import AIRFLOW, Actor, note
 from headrace.runs.runs import open_run
@@ -76,7 +76,8 @@ def _stop(ti: Any) -> None:
         if record is not None:
             task = f"task {ti.task_id} (try {ti.try_number}) of {ti.dag_id} {ti.run_id}"
             user = _user(ti) or ""
-            if cancel_step(open_run(record.run_id), ti.task_id, stopped(task, user or "a user")):
+            rows = open_ledger().attempts(record.run_id, ti.task_id)
+            if cancel_steps(open_run(record.run_id), rows, stopped(task, user or "a user")):
                 by = Actor(user, AIRFLOW)
                 note(by, "cancel", record.run_id, f"{ti.task_id}, whose task was marked")
     except HeadraceError as error:

@@ -20,10 +20,11 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, T
 from headrace.errors import LeaseError
 from headrace.execution import decisions
 from headrace.execution.decisions import Attach, Collect, End, Memory, Wait, decide
-from headrace.execution.step_attempts import act, cancel_step, conclude, observe, remembered
+from headrace.execution.step_attempts import act, conclude, observe, remembered
 from headrace.files.layout import StepFolder
 from headrace.informing import inform
 from headrace.leases import run_leases
+from headrace.leases.end_leases import cancel_steps
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.lifecycle import reopened
 from headrace.runs.planned_steps import PlannedStep, is_last_on_lease, steps_of
@@ -40,12 +41,16 @@ from headrace_airflow.run_operators import (
     DaskDashboardLink,
     RunOperator,
     RunPageLink,
-    briefly,
     failure_of,
     told_to_airflow,
 )
 from headrace_airflow.telemetry import tell_lease, tell_step
 from headrace_airflow.triggers import MACHINES_KEY, RoomTrigger, StepTrigger, WaitingTask
+
+PATIENCE_S = 6.0
+"""Longest wait in the task itself: deferring and resuming takes that on a busy machine."""
+
+_POLL_S = 0.2
 
 
 class StepOperator(RunOperator):
@@ -129,23 +134,27 @@ class StepOperator(RunOperator):
                 owned = request.model_copy(update={"owner": str(DagRunAddress.of(context))})
                 run = reopened(open_ledger().run(self.run_id), owned)
                 reason = stopped(f"try {ti.try_number - 1} of task {ti.task_id} by clearing it")
-                cancel_step(run, self.step, reason)
+                cancel_steps(run, open_ledger().attempts(run.run_id, self.step), reason)
 
     def _drive(self, context: Context, run: Run, memory: Memory) -> dict[str, Any]:
         """Run the step to its end: Airflow's driver of `decisions`, which defers to wait."""
         step, memory = self._planned(run), replace(memory, revived_after=OF_AIRFLOW)
+        until_s = time.monotonic() + PATIENCE_S
         while True:
             self.lease_id = memory.ticket.lease.lease_id if memory.ticket else self.lease_id
-            now = briefly(partial(observe, run, step, memory), partial(_is_due, memory))
-            action = decide(now, memory)
+            action = decide(observe(run, step, memory), memory)
             match action:
                 case End():
                     return self._end(context, run, step, action)
                 case Wait(on="retry"):
                     self.log.info("The step is tried again: %s", action.why)
                     time.sleep(action.pause_s)
+                case Wait(on="step", why="") if time.monotonic() < until_s:
+                    time.sleep(_POLL_S)
+                    continue
                 case Wait():
                     self._defer(context, run, action)
+            until_s = time.monotonic() + PATIENCE_S
             is_ready = isinstance(action, Attach) and action.is_ready
             is_new = is_ready and open_ledger().lease(self.lease_id).state is LeaseState.STARTING
             memory = act(run, step, action, memory)
@@ -180,15 +189,6 @@ class StepOperator(RunOperator):
 
     def _succeeded(self, context: Context, run: Run, outputs: Mapping[str, Any]) -> None:
         """What to do with the outputs, for kinds of step that have something to publish."""
-
-
-def _is_due(memory: Memory, now: decisions.Situation) -> bool:
-    """Whether there is something to do now; a wait in a queue is left to a trigger at once."""
-    if memory.ticket is None or now.look is None:
-        return True
-    lease = now.look.lease
-    is_new = bool(lease.dashboard_url) and not memory.is_ready
-    return now.look.final or is_new or bool(lease.waits_for)
 
 
 def _as_json(memory: Memory) -> dict[str, Any]:

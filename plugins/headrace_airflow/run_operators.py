@@ -8,12 +8,11 @@ from __future__ import annotations
 import copy
 import importlib
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 import structlog
@@ -43,7 +42,6 @@ from headrace_airflow.telemetry import tell_run
 
 Context = Mapping[str, Any]
 Notifier = Callable[[Context], object]
-Found = TypeVar("Found")
 
 WHY_KEY = "why"
 """XCom key of the message about a user's mistake; the DAG run's note shows it."""
@@ -51,25 +49,8 @@ WHY_KEY = "why"
 RUN_TAB = "headrace-run"
 """Route of the tab on a DAG run that shows the page of its run."""
 
-PATIENCE_S = 6.0
-"""Longest wait in the task itself: deferring and resuming takes that on a busy machine."""
-
 OF_AIRFLOW = (STOPPED, ABANDONED, RELEASED)
 """Parts of the reasons of a cancellation that Airflow's side asked for, and no person."""
-
-_POLL_S = 0.2
-
-
-def briefly(
-    look: Callable[[], Found], is_over: Callable[[Found], bool], patience_s: float = PATIENCE_S
-) -> Found:
-    """Look again and again until something is over, for a few seconds at most; the last look."""
-    deadline = time.monotonic() + patience_s
-    while True:
-        found = look()
-        if is_over(found) or time.monotonic() >= deadline:
-            return found
-        time.sleep(_POLL_S)
 
 
 class MistakeError(AirflowFailException):  # type: ignore[misc]

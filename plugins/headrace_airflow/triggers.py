@@ -84,18 +84,6 @@ class WaitingTask:
     settle_s: float = 3.0
     """Seconds before the first look: more than a worker's `min_heartbeat_interval`."""
 
-    def still_waits(self) -> bool:
-        """Whether the task is deferred: then some triggerer, perhaps another one, waits for it.
-
-        A triggerer that was out of touch for a while has to drop its triggers in the same way
-        as after a user's click, although the work goes on (another triggerer has taken over).
-        """
-        return task_states(self.dag_id, self.run_id).get(self.task_id) == "deferred"
-
-    def show_machines(self, text: str) -> None:
-        """Show on the task's tab XCom how its machines stand."""
-        show(self.dag_id, self.run_id, self.task_id, MACHINES_KEY, text)
-
     def __str__(self) -> str:
         return f"task {self.task_id} (try {self.try_number}) of {self.dag_id} {self.run_id}"
 
@@ -127,14 +115,9 @@ class _Watcher(BaseTrigger):  # type: ignore[misc]
         """Show how the machines stand when that changes; another triggerer shows the same again."""
         text = lease.waits_for or (lease.state.value if self._shown else "")
         if text != self._shown:
-            self._shown = text
-            await sync_to_async(self.waiting.show_machines)(text)
-
-    async def _was_ended(self) -> bool:
-        if await sync_to_async(self.waiting.still_waits)():
-            self.log.info("%s still waits; nothing is stopped", self.waiting)
-            return False
-        return True
+            self._shown, task = text, self.waiting
+            names = (task.dag_id, task.run_id, task.task_id)
+            await sync_to_async(show)(*names, MACHINES_KEY, text)
 
 
 class StepTrigger(_Watcher):
@@ -165,11 +148,17 @@ class StepTrigger(_Watcher):
             await asyncio.sleep(self.waiting.poll_s * (_IN_QUEUE if lease.waits_for else 1))
 
     async def on_kill(self) -> None:
-        """Stop this attempt after a user has ended its task; a later attempt is never hit."""
-        if await self._was_ended():
-            await asyncio.to_thread(
-                mailbox.request_cancel, self.step_folder, stopped(str(self.waiting))
-            )
+        """Stop this attempt after a user has ended its task; a later attempt is never hit.
+
+        A triggerer that was out of touch for a while has to drop its triggers in the same way,
+        although the work goes on: the task is deferred, and another triggerer has taken over.
+        """
+        task = self.waiting
+        states = await sync_to_async(task_states)(task.dag_id, task.run_id)
+        if states.get(task.task_id) == "deferred":
+            self.log.info("%s still waits; nothing is stopped", task)
+            return
+        await asyncio.to_thread(mailbox.request_cancel, self.step_folder, stopped(str(task)))
 
 
 class RoomTrigger(_Watcher):

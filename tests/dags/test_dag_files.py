@@ -1,14 +1,20 @@
-"""The DAG files: they parse, are wired as they should be, and check what is asked of them."""
+"""The DAG files: they parse, are wired, check what is given, and are read anew."""
 
 from __future__ import annotations
 
 import itertools
+import os
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
+from airflow.models.dagbag import DagPriorityParsingRequest
 from airflow.sdk.exceptions import ParamValidationError
+from airflow.utils.session import create_session
+from sqlalchemy import delete, select
+
+from headrace_airflow.bundle import HeadraceDagBundle
 
 DAGS = Path(__file__).parents[2] / "dags"
 DAG_IDS = {"headrace_pack", "headrace_probe", "headrace_reaper", "headrace_suite", "headrace_train"}
@@ -139,3 +145,52 @@ def test_the_form_refuses(dag_bag, name, value):
     params = dag_bag.dags["headrace_train"].params
     with pytest.raises(ParamValidationError):
         params.get_param(name).resolve(value)
+
+
+@pytest.fixture
+def asked():
+    """Takes the names of the files that Airflow's database says are to be read."""
+    table = DagPriorityParsingRequest.__table__
+    with create_session() as session:
+        table.create(session.get_bind(), checkfirst=True)
+
+    def take():
+        with create_session() as session:
+            found = session.scalars(select(DagPriorityParsingRequest)).all()
+            assert {request.bundle_name for request in found} <= {"ours"}
+            names = {request.relative_fileloc for request in found}
+            session.execute(delete(DagPriorityParsingRequest))
+        return names
+
+    return take
+
+
+def test_a_recipe_that_comes_changes_or_goes_has_the_dags_read_at_once(asked, headrace_home):
+    recipes = headrace_home / "recipes"
+    recipes.mkdir(parents=True)
+    bundle = HeadraceDagBundle(name="ours")
+    files = {file.name for file in bundle.path.glob("*.py")}
+    assert len(files) == 5
+
+    def refreshed():
+        bundle.refresh()
+        return asked()
+
+    assert refreshed() == set()
+    mine = recipes / "mine.yaml"
+    mine.write_text("name: mine")
+    assert refreshed() == files
+    assert refreshed() == set()
+    os.utime(mine, ns=(1, 1))
+    assert refreshed() == files
+    mine.unlink()
+    (headrace_home / "sites").mkdir()
+    assert refreshed() == files
+    (headrace_home / "sites" / "here.yaml").write_text("name: here")
+    assert refreshed() == files
+    assert refreshed() == set()
+
+
+def test_airflow_is_asked_to_look_as_often_as_it_can():
+    assert HeadraceDagBundle(name="ours").refresh_interval == 5
+    assert HeadraceDagBundle(name="ours", refresh_interval=60).refresh_interval == 60

@@ -55,6 +55,8 @@ class Situation:
     timeout_s: float | None = None
     can_grow: bool = False
     """Whether the next lease gets more time than the last one had."""
+    is_open: bool = False
+    """Whether the lease of the newest attempt, which is in no mailbox, still takes steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +78,8 @@ class Memory:
     """Outcome of the attempt that was followed."""
     error: errors.HeadraceError | None = None
     """Why the last action was not possible."""
+    is_ending: bool = False
+    """Whether the run ends, with its leases: the step gets no more attempts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +100,13 @@ class Submit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WriteOff:
+    """Record the end of an attempt whose lease has ended; it is lost if it left no result."""
+
+    row: AttemptRecord
+
+
+@dataclass(frozen=True, kw_only=True)
 class Collect:
     """Record the end of an attempt."""
 
@@ -111,6 +122,7 @@ class Wait:
     on: Literal["step", "room", "queue", "retry"]
     then: Memory
     why: str = ""
+    """Why not now; of a step that runs, what its lease waits for in a queue."""
     pause_s: float = 0.0
 
 
@@ -125,25 +137,39 @@ class End:
     """The attempt whose row gets `why` as its message."""
 
 
-Action = Attach | Submit | Collect | Wait | End
+Action = Attach | Submit | WriteOff | Collect | Wait | End
 
 
 def decide(now: Situation, memory: Memory) -> Action:
     """Return what to do next; an attempt is submitted only if no other one may be running."""
+    newest = now.attempts[-1] if now.attempts else None
+    if memory.is_ending:
+        return _while_ending(now.attempts)
     if memory.error is not None:
         return _after_error(now, memory, memory.error)
     if memory.result is not None:
         return _after_end(now, memory, memory.result)
     if now.look is not None and now.ticket is not None:
         return _while_running(now.ticket, now.look, memory)
-    newest = now.attempts[-1] if now.attempts else None
     if newest is None:
         return Submit(attempt=1)
     if newest.state is StepState.SUCCEEDED and not now.has_more_to_do:
         return End(cause=_result_of(newest))
     if newest.state.is_final:
         return Submit(attempt=newest.attempt + 1)
-    return Submit(attempt=newest.attempt, row=newest)
+    return Submit(attempt=newest.attempt, row=newest) if now.is_open else WriteOff(row=newest)
+
+
+def _while_ending(attempts: Sequence[AttemptRecord]) -> Action:
+    left = [row for row in attempts if not row.state.is_final]
+    if left:
+        return WriteOff(row=left[0])
+    if not attempts:
+        error = errors.EndedRunError("The run has ended, and this step has not begun")
+        return End(why=error.what, cause=error)
+    newest = attempts[-1]
+    why = "" if newest.state is StepState.SUCCEEDED else newest.message or newest.state.value
+    return End(why=why, cause=_result_of(newest))
 
 
 def _while_running(ticket: RunningAttempt, look: Look, memory: Memory) -> Action:
@@ -151,7 +177,9 @@ def _while_running(ticket: RunningAttempt, look: Look, memory: Memory) -> Action
         return Collect(ticket=ticket, counts=False) if look.final else Attach(ticket=ticket)
     if look.lease.dashboard_url and not memory.is_ready:
         return Attach(ticket=ticket, is_ready=True)
-    return Collect(ticket=ticket, counts=True) if look.final else Wait(on="step", then=memory)
+    if look.final:
+        return Collect(ticket=ticket, counts=True)
+    return Wait(on="step", then=memory, why=look.lease.waits_for)
 
 
 def _after_error(now: Situation, memory: Memory, error: errors.HeadraceError) -> Action:

@@ -14,12 +14,13 @@ from headrace.clusters.lease_files import LeaseFiles
 from headrace.clusters.lease_folders import folders
 from headrace.clusters.lease_records import Ending, LeaseInfo
 from headrace.errors import HeadraceError, StepError
-from headrace.execution.step_attempts import cancel_step, record_lost, record_outcome
+from headrace.execution.decisions import End, Memory, decide
+from headrace.execution.step_attempts import act, observe, record_lost, write_off
 from headrace.files.atomic import is_there, read_record, tolerating_storage
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.informing import AFTERWARDS_S, inform
 from headrace.leases import run_leases
-from headrace.leases.end_leases import finalize_ended, try_finalize
+from headrace.leases.end_leases import cancel_steps, finalize_ended, try_finalize
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, RunRecord
 from headrace.recipe.backend import backend_of, known_backends
@@ -66,12 +67,11 @@ def reap(
             continue
         if owner_is_gone(record.owner) or owner_is_done(record):
             end_run(run, StepState.LOST)
-            owner = run.request.owner
-            done.append(f"run {run.run_id}: its owner {owner} has ended; leases closed")
+            done.append(f"run {run.run_id}: its owner {record.owner} has ended; leases closed")
         else:
-            done += _cancel_steps(
-                run, attempts.get(run.run_id, ()), partial(step_is_abandoned, record)
-            )
+            rows = [row for row in attempts.get(run.run_id, ()) if not row.state.is_final]
+            left = [row for row in rows if step_is_abandoned(record, row.step)]
+            done += _cancelled(run, left, ABANDONED)
             living.append(run)
     done += finalize_ended()
     for name in known_backends():
@@ -106,42 +106,21 @@ def end_run(run: Run, state: StepState, reason: str = ABANDONED) -> None:
 
 def end_steps(run: Run, reason: str) -> None:
     """End the steps and leases of a run, and record how they ended."""
-    _cancel_steps(run, open_ledger().attempts(run.run_id), lambda _step: True, reason)
+    _cancelled(run, open_ledger().attempts(run.run_id), reason)
     for record in open_ledger().leases(run_id=run.run_id):
         if record.state.is_active:
             try_finalize(run, record, reason)
-    _settle_attempts(run)
+    for step in steps_of(run.recipe, run.request.kind):
+        memory = Memory(is_ending=True)
+        while not isinstance(action := decide(observe(run, step, memory), memory), End):
+            memory = act(run, step, action, memory)
 
 
-def _cancel_steps(
-    run: Run,
-    attempts: Iterable[AttemptRecord],
-    is_abandoned: Callable[[str], bool],
-    reason: str = ABANDONED,
-) -> list[str]:
-    done = []
-    for attempt in attempts:
-        if attempt.state.is_final or attempt.number is None:
-            continue
-        folder = run.lease_folder(attempt.lease_id).step(attempt.number)
-        if mailbox.outcome(folder) is None and is_abandoned(attempt.step):
-            with tolerating_storage(f"step {attempt.key} is not cancelled"):
-                mailbox.request_cancel(folder, reason)
-            done.append(f"step {attempt.key}: cancelled, {reason}")
-    return done
-
-
-def _settle_attempts(run: Run) -> None:
-    for attempt in open_ledger().attempts(run.run_id):
-        if attempt.state.is_final:
-            continue
-        lease = run.lease_folder(attempt.lease_id)
-        folder = mailbox.find(lease, attempt.key)
-        if folder is None:
-            record_lost(attempt)
-            continue
-        result = mailbox.outcome(folder) or mailbox.lost(folder, LeaseFiles.read(lease).why_ended)
-        record_outcome(run.run_id, attempt.step, attempt.attempt, result)
+def _cancelled(run: Run, rows: Iterable[AttemptRecord], reason: str) -> list[str]:
+    cancelled: list[AttemptRecord] = []
+    with tolerating_storage(f"Steps of run {run.run_id} are not cancelled"):
+        cancelled = cancel_steps(run, rows, reason)
+    return [f"step {row.key}: cancelled, {reason}" for row in cancelled]
 
 
 def ask_to_stop(run: Run, by: Actor, step: str | None = None) -> tuple[str, ...]:
@@ -152,8 +131,8 @@ def ask_to_stop(run: Run, by: Actor, step: str | None = None) -> tuple[str, ...]
     Raises:
         StepError: None of them is running.
     """
-    names = [step] if step else [each.name for each in steps_of(run.recipe, run.request.kind)]
-    asked = tuple(name for name in names if cancel_step(run, name, f"asked by {by}"))
+    rows = open_ledger().attempts(run.run_id, step)
+    asked = tuple(row.step for row in cancel_steps(run, rows, f"asked by {by}"))
     if not asked:
         if step or open_ledger().run(run.run_id).state.is_final:
             raise StepError(f"No step of run {run.run_id} is running")
@@ -263,21 +242,17 @@ def _enter_attempt(lease: LeaseFolder, step: StepFolder) -> None:
     spec = read_record(step.spec, StepSpec)
     if spec is None:  # removed meanwhile
         return
-    open_ledger().add_attempt(
-        AttemptRecord(
-            run_id=spec.run_id,
-            step=spec.name,
-            kind=spec.kind,
-            attempt=spec.attempt,
-            key=spec.key,
-            lease_id=lease.lease_id,
-            number=step.number,
-            state=StepState.RUNNING,
-            created_at=step.spec.stat().st_mtime,
-        )
+    row = AttemptRecord(
+        run_id=spec.run_id,
+        step=spec.name,
+        kind=spec.kind,
+        attempt=spec.attempt,
+        key=spec.key,
+        lease_id=lease.lease_id,
+        number=step.number,
+        state=StepState.RUNNING,
+        created_at=step.spec.stat().st_mtime,
     )
-    result = mailbox.outcome(step)
-    if result is None and is_there(lease.closed):
-        result = mailbox.lost(step, LeaseFiles.read(lease).why_ended)
-    if result is not None:
-        record_outcome(spec.run_id, spec.name, spec.attempt, result)
+    open_ledger().add_attempt(row)
+    if is_there(lease.closed) or mailbox.outcome(step) is not None:
+        write_off(lease, row)

@@ -16,7 +16,7 @@ from headrace.clusters.lease_records import LeaseSpec
 from headrace.execution import decisions
 from headrace.execution.decisions import Action, End, Memory, RunningAttempt, Situation, Submit
 from headrace.files.atomic import is_there, read_record, refresh_directory
-from headrace.files.layout import StepFolder
+from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord
@@ -58,14 +58,21 @@ def observe(run: Run, step: PlannedStep, memory: Memory) -> Situation:
         return known
     known = replace(known, attempts=sorted(rows, key=lambda row: row.attempt))
     newest = known.attempts[-1]
+    if memory.is_ending:
+        return known
     if result is not None:
         timeout_s = run.recipe.train.timeout if newest.kind == "train" else None
         return replace(known, timeout_s=timeout_s, can_grow=_can_grow(run, newest.lease_id))
     if newest.state is StepState.SUCCEEDED:
         more = has_more_to_do(run.folder, newest.kind) or _is_missed(run, newest)
         return replace(known, has_more_to_do=more)
-    ticket = None if newest.state.is_final else _find(run, newest)
-    return known if ticket is None else _with_look(run, known, ticket)
+    if newest.state.is_final:
+        return known
+    folder = mailbox.find(run.lease_folder(newest.lease_id), newest.key)
+    if folder is None:
+        return replace(known, is_open=run_leases.current(run, step.role) == newest.lease_id)
+    ticket = RunningAttempt(step=newest.step, attempt=newest.attempt, folder=folder)
+    return _with_look(run, known, ticket)
 
 
 def _with_look(run: Run, known: Situation, ticket: RunningAttempt) -> Situation:
@@ -87,6 +94,8 @@ def act(run: Run, step: PlannedStep, action: Action, memory: Memory) -> Memory:
                 return replace(memory, ticket=ticket, is_ready=is_ready)
             case Submit():
                 return replace(memory, ticket=_submit(run, step, action), is_ready=False)
+            case decisions.WriteOff(row=row):
+                write_off(run.lease_folder(row.lease_id), row)
             case decisions.Collect(ticket=ticket):
                 result = collect(run, ticket)
                 is_kept = action.counts or result.state is StepState.SUCCEEDED
@@ -178,15 +187,6 @@ def _explained(run: Run, ticket: RunningAttempt, result: StepResult | None) -> S
     return mailbox.blamed(known, cause.why, cause.failure_class)
 
 
-def cancel_step(run: Run, name: str, reason: str) -> bool:
-    """Ask the running attempt of a step to stop; whether there was one."""
-    latest = open_ledger().latest_attempt(run.run_id, name)
-    if latest is None or latest.state.is_final or (ticket := _find(run, latest)) is None:
-        return False
-    mailbox.request_cancel(ticket.folder, reason)
-    return True
-
-
 def record_outcome(run_id: str, step: str, attempt: int, result: StepResult) -> None:
     """Write the end of an attempt to the ledger."""
     failure = result.failure
@@ -201,6 +201,16 @@ def record_outcome(run_id: str, step: str, attempt: int, result: StepResult) -> 
         finished_at=result.finished_at,
         outputs=result.outputs,
     )
+
+
+def write_off(lease: LeaseFolder, row: AttemptRecord) -> None:
+    """Record the end of an attempt whose lease has ended, by what it has left there."""
+    folder = mailbox.find(lease, row.key)
+    if folder is None:
+        record_lost(row)
+        return
+    result = mailbox.outcome(folder) or mailbox.lost(folder, LeaseFiles.read(lease).why_ended)
+    record_outcome(row.run_id, row.step, row.attempt, result)
 
 
 def record_lost(attempt: AttemptRecord, why: str = _NEVER_SUBMITTED) -> None:
@@ -232,24 +242,11 @@ def _is_missed(run: Run, packed: AttemptRecord) -> bool:
     return False
 
 
-def _find(run: Run, attempt: AttemptRecord) -> RunningAttempt | None:
-    lease = run.lease_folder(attempt.lease_id)
-    folder = mailbox.find(lease, attempt.key)
-    return (
-        None
-        if folder is None
-        else RunningAttempt(step=attempt.step, attempt=attempt.attempt, folder=folder)
-    )
-
-
-def _submit(run: Run, step: PlannedStep, action: Submit) -> RunningAttempt | None:
-    """Enter an attempt and submit it; one that is entered is written off if its lease has ended."""
+def _submit(run: Run, step: PlannedStep, action: Submit) -> RunningAttempt:
+    """Enter an attempt and submit it; one that is entered is only submitted."""
     inputs = _inputs(run, step)  # before an attempt is entered: the step may lack them
     if action.row is not None:
-        if run_leases.current(run, step.role) == action.row.lease_id:
-            return _put(run, action.row, inputs)
-        record_lost(action.row)
-        return None
+        return _put(run, action.row, inputs)
     ahead = roles_after(run.recipe, run.request.kind, step)
     lease_id = run_leases.acquire(run, step.role, ahead)
     record = AttemptRecord(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,17 +18,30 @@ from headrace.files.atomic import is_there
 from headrace.files.layout import LeaseFolder
 from headrace.informing import AFTERWARDS_S, inform
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.rows import LeaseRecord
+from headrace.ledger.rows import AttemptRecord, LeaseRecord
 from headrace.runs.machine_records import record_machines
 from headrace.runs.owners import owner_is_gone
 from headrace.runs.runs import Run, run_of_record
 from headrace.runs.usage import note_usage
 from headrace.states import EndedJob, LeaseState
 from headrace.status.lease import lost_nodes
+from headrace.steps import mailbox
 
 logger = logging.getLogger(__name__)
 
 _GONE = "its owner has ended before it had machines"
+
+
+def cancel_steps(run: Run, rows: Iterable[AttemptRecord], reason: str) -> list[AttemptRecord]:
+    """Ask attempts to stop that are in a mailbox and have not ended; return these."""
+    asked = []
+    for row in rows:
+        lease = run.lease_folder(row.lease_id)
+        folder = None if row.state.is_final else mailbox.find(lease, row.key)
+        if folder is not None and mailbox.outcome(folder) is None:
+            mailbox.request_cancel(folder, reason)
+            asked.append(row)
+    return asked
 
 
 def finalize(run: Run, record: LeaseRecord, reason: str = "ended by request") -> None:

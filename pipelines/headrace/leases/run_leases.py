@@ -10,7 +10,7 @@ from functools import partial
 
 from headrace.clusters import lease_client, lease_machines
 from headrace.clusters.lease_files import sure_state
-from headrace.clusters.lease_records import LeaseSpec, Walltime, shown
+from headrace.clusters.lease_records import LeaseSpec, shown
 from headrace.errors import (
     BatchError,
     CapacityError,
@@ -20,8 +20,7 @@ from headrace.errors import (
     OwnLeasesError,
 )
 from headrace.files.atomic import is_there, read_record, tolerating_storage
-from headrace.files.layout import LeaseFolder
-from headrace.leases.end_leases import finalize, finalize_ended, try_finalize
+from headrace.leases.end_leases import cancel_steps, finalize, finalize_ended, try_finalize
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord
 from headrace.recipe.teams import check_user
@@ -31,7 +30,6 @@ from headrace.runs.planning import planner, walltime_of
 from headrace.runs.runs import Run
 from headrace.states import LeaseState
 from headrace.status.lease import bad_nodes, why_no_room
-from headrace.steps import mailbox
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +121,8 @@ def _ask_queues(run: Run, record: LeaseRecord) -> None:
     """
     for role_name in dict.fromkeys(step.role for step in steps_of(run.recipe, run.request.kind)):
         try:
-            why = _refusal(run, role_name)
+            spec = _spec(run, role_name, f"{run.run_id}-{role_name}-1")
+            why = lease_machines.refusal(run.lease_folder(spec.lease_id), spec)
         except BatchError as error:
             logger.info("Role %s was not asked for beforehand: %s", role_name, error.what)
             continue
@@ -136,12 +135,6 @@ def _ask_queues(run: Run, record: LeaseRecord) -> None:
                 record.lease_id, LeaseState.FAILED, ended_at=time.time(), why_ended=str(refused)
             )
             raise refused
-
-
-def _refusal(run: Run, role_name: str) -> str:
-    lease_id = f"{run.run_id}-{role_name}-1"
-    spec = _spec(run, role_name, lease_id, _walltime(run, role_name))
-    return lease_machines.refusal(run.lease_folder(lease_id), spec)
 
 
 def current(run: Run, role_name: str) -> str | None:
@@ -181,16 +174,13 @@ def release(run: Run, role_name: str, reason: str, *, wait: bool = True) -> bool
         lease_client.request_close(folder, reason)
         return False
     if sure_state(folder, run.site.limits.lost_after).is_active:
-        _cancel_steps(folder, f"{RELEASED}: {reason}")
+        steps = [
+            row for row in open_ledger().attempts(run.run_id) if row.lease_id == record.lease_id
+        ]
+        with tolerating_storage(f"Steps on lease {record.lease_id} are not cancelled"):
+            cancel_steps(run, steps, f"{RELEASED}: {reason}")  # the lease is ended next
     try_finalize(run, record, reason)
     return True
-
-
-def _cancel_steps(folder: LeaseFolder, reason: str) -> None:
-    for step in mailbox.submitted(folder):
-        if mailbox.outcome(step) is None:
-            with tolerating_storage(f"{step.path} is not cancelled"):  # its lease is ended next
-                mailbox.request_cancel(step, reason)
 
 
 def _is_usable(run: Run, record: LeaseRecord) -> bool:
@@ -213,19 +203,18 @@ def lease_key(run: Run, role_name: str) -> str:
 def _start(run: Run, role_name: str, lease_id: str) -> None:
     folder = run.lease_folder(lease_id)
     asked = read_record(folder.spec, LeaseSpec)
-    # chosen once: what waits for its turn is asked for again and again
-    walltime = _walltime(run, role_name) if asked is None else asked.walltime
-    if asked is None and walltime is not None:
+    spec = _spec(run, role_name, lease_id, asked)
+    if asked is None and (walltime := spec.walltime) is not None:
         logger.info("Lease %s gets %s: %s", lease_id, shown(walltime.seconds), walltime.why)
-    lease_client.start(folder, _spec(run, role_name, lease_id, walltime), run.secrets)
+    lease_client.start(folder, spec, run.secrets)
 
 
-def _walltime(run: Run, role_name: str) -> Walltime | None:
-    return walltime_of(run.recipe, run.site, role_name, run.request.kind, run)
-
-
-def _spec(run: Run, role_name: str, lease_id: str, walltime: Walltime | None) -> LeaseSpec:
-    role = run.site.roles[role_name]
+def _spec(run: Run, role_name: str, lease_id: str, asked: LeaseSpec | None = None) -> LeaseSpec:
+    """Return the spec of a lease; its time is that of the spec that was `asked` for before."""
+    role, kind = run.site.roles[role_name], run.request.kind
+    walltime = asked.walltime if asked else walltime_of(run.recipe, run.site, role_name, kind, run)
+    is_training = kind in ("train", "suite") and role_name == run.recipe.train.role
+    forks_ranks = is_training and run.recipe.model is not None and role.launcher is None
     records = open_ledger().leases(run_id=run.run_id)
     return LeaseSpec(
         lease_id=lease_id,
@@ -240,18 +229,12 @@ def _spec(run: Run, role_name: str, lease_id: str, walltime: Walltime | None) ->
         code=run.recipe.code,
         tiers=run.site.tiers,
         exclude=bad_nodes(run, records) if role.leaves_nodes_out else (),
-        preload=PRELOAD if _will_fork_ranks(run, role_name) else (),
+        preload=PRELOAD if forks_ranks else (),
     )
 
 
 PRELOAD = ("headrace.steps.model_process",)
 """Has the nodes import what ranks need while they wait for the first step."""
-
-
-def _will_fork_ranks(run: Run, role_name: str) -> bool:
-    is_training = run.request.kind in ("train", "suite") and role_name == run.recipe.train.role
-    starts_them = run.recipe.model is not None and run.site.roles[role_name].launcher is None
-    return is_training and starts_them
 
 
 def recorded(run: Run, role_name: str, lease_id: str) -> LeaseRecord:

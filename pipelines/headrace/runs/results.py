@@ -19,7 +19,7 @@ from headrace.recipe.suite import Objective
 from headrace.runs.suites import sought_by
 from headrace.runs.trials import note_trials
 from headrace.steps.history import read_history
-from headrace.suites.analysis import finished
+from headrace.suites.analysis import finished, ranked
 from headrace.suites.names import written
 from headrace.suites.records import PRUNED
 
@@ -134,15 +134,14 @@ def _curves(
     """Return the first objective of the best trials by validated step."""
     if not objectives:
         return {}
-    metric, sign = objectives[0].metric, 1 if objectives[0].mode == "min" else -1
-    best = sorted(finished(rows), key=lambda row: sign * (row.objective or 0.0))[:_BEST]
+    metric = objectives[0].metric
     found = {
         f"{row.number} {row.name}"[:40]: [
             (float(each.step), each.metrics[metric])
             for each in read_history(folder.trial(row.number)).metrics
             if metric in each.metrics
         ]
-        for row in best
+        for row in ranked(finished(rows), objectives)[:_BEST]
     }
     return {name: points for name, points in found.items() if points}
 

@@ -178,9 +178,17 @@ def best(ended: Sequence[TrialRecord], objectives: Sequence[Objective]) -> int |
     """Return the number of the best trial; None with several objectives, no trial, or folds."""
     if len(objectives) != 1 or are_folds(ended):
         return None
-    sign = _sign(objectives[0])
-    found = min(ended, key=lambda row: (sign * _first(row), row.number), default=None)
-    return None if found is None else found.number
+    return next((row.number for row in ranked(ended, objectives)), None)
+
+
+def ranked(rows: Iterable[TrialRecord], objectives: Sequence[Objective]) -> list[TrialRecord]:
+    """Return trials by the first objective, the best first; those without a value come last."""
+    sign = _sign(objectives[0]) if objectives else 1
+
+    def rank(row: TrialRecord) -> tuple[bool, bool, float, int]:
+        return row.objective is None, row.pruned, sign * (row.objective or 0.0), row.number
+
+    return sorted(rows, key=rank)
 
 
 def front(ended: Sequence[TrialRecord], objectives: Sequence[Objective]) -> tuple[int, ...]:
@@ -220,7 +228,8 @@ def marginals(
     left out.
     """
     found: dict[str, tuple[Marginal, ...]] = {}
-    top = _best_quarter(ended, objectives)
+    best_quarter = ranked(ended, objectives)[: math.ceil(len(ended) / 4)] if objectives else ()
+    top = {row.number for row in best_quarter}
     for key in varying(ended):
         if key == FOLD:
             continue
@@ -347,13 +356,6 @@ def _distribution(values: Sequence[JsonValue], is_log: bool) -> BaseDistribution
 
 def _choice(value: JsonValue) -> str:
     return value if isinstance(value, str) else written(value)
-
-
-def _best_quarter(ended: Sequence[TrialRecord], objectives: Sequence[Objective]) -> set[int]:
-    """Return the best quarter of trials by the first objective, by number; empty without one."""
-    sign = _sign(objectives[0]) if objectives else 0
-    ranked = sorted(ended, key=lambda row: (sign * _first(row), row.number))
-    return {row.number for row in ranked[: math.ceil(len(ranked) / 4)]} if sign else set()
 
 
 def _in_parts(pairs: Sequence[tuple[float, TrialRecord]], top: Set[int]) -> tuple[Marginal, ...]:

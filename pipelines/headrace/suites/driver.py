@@ -35,7 +35,6 @@ from headrace.suites.trial_order import Eta, trial_order
 from headrace.suites.trial_policy import (
     LEASE_OVER,
     Glances,
-    Verdict,
     ended,
     folder_of,
     judge,
@@ -227,7 +226,7 @@ class Driver:
             self._nodes.hold(each)
         self._events.note(*(self._started(each) for each in placements))
         for each in placements:
-            nodes = [self._nodes.node(allocation.node) for allocation in each.allocations]
+            nodes = [self._nodes.node(allocation.node.name) for allocation in each.allocations]
             call = (self._work.run_trial, self._job(each))
             if len(nodes) > 1:
                 self._calls.begin_across(each.number, nodes, *call)
@@ -240,8 +239,8 @@ class Driver:
             number=placement.number,
             attempt=row.attempts + 1,
             asked_at=row.since,
-            node=allocations[0].node,
-            machines=tuple(self._nodes.machine(allocation.node) for allocation in allocations),
+            node=allocations[0].node.name,
+            machines=tuple(allocation.node.machine for allocation in allocations),
             lease_id=self._context.lease_folder.lease_id,
             gpus=sum(len(allocation.gpus) * allocation.share for allocation in allocations),
             cpus=sum(len(allocation.cpus) for allocation in allocations),
@@ -286,10 +285,8 @@ class Driver:
         saved, has_own = self._run.trial(number).checkpoints, self._context.recipe.model is None
         kept = progress_in(saved, own_names=has_own) if result.failure else 0.0
         why = read_text(folder_of(self._run, row).cancel) or ""
-        verdict = judge(row, result, self._spec, why_stopped=why, kept=kept)
-        if is_orphan and result.state is StepState.LOST:
-            verdict = Verdict(state=StepState.LOST, is_final=False, is_counted=False)
-        return ended(started, result, self.suite_state.objectives, verdict, kept)
+        entry = ended(started, result, self.suite_state.objectives, kept)
+        return judge(row, entry, self._spec, why, is_orphan=is_orphan)
 
     def _stop(self, why: HeadraceError) -> None:
         """End running attempts; their trials wait for another driver."""

@@ -22,7 +22,7 @@ from headrace.files.sharing import open_to_read, private_mode
 from headrace.states import FailureClass, StepState
 from headrace.suites.nodes import SuiteNodes
 from headrace.suites.points import PointSource
-from headrace.suites.records import ENTRY, Added, CommandsApplied, Ended, Entry
+from headrace.suites.records import ENTRY, Ended, Entry
 from headrace.suites.schedule import Queue
 from headrace.suites.suite_state import SuiteState, TrialState
 from headrace.suites.trial_policy import never_begun
@@ -147,9 +147,10 @@ class EventWriter:
         self._journal.add(*entries)
         rows: list[TrialState] = []
         for entry in entries:
-            self._take(entry)
-            rows += self._concerned(entry)
-        self._enqueue(rows)
+            rows += self._take(entry)
+            if isinstance(entry, Ended) and self._nodes.learn(entry.usage.gpu_memory_bytes):
+                rows += self.suite_state.waiting()
+        self._enqueue({row.trial.number: row for row in rows}.values())
         ended = [entry.number for entry in entries if isinstance(entry, Ended)]
         self._retention.look(self.suite_state, ended)
 
@@ -157,23 +158,10 @@ class EventWriter:
         """Queue all waiting trials again, with their needs by the nodes that are known now."""
         self._enqueue(self.suite_state.waiting())
 
-    def _take(self, entry: Entry) -> None:
-        self.suite_state.take(entry)
+    def _take(self, entry: Entry) -> list[TrialState]:
+        rows = self.suite_state.take(entry)
         self._source.take(entry)
-
-    def _concerned(self, entry: Entry) -> Iterable[TrialState]:
-        """Update the queue for trials that an entry concerns."""
-        rows = self.suite_state.rows
-        if isinstance(entry, CommandsApplied):
-            concerned = (*entry.retried, *entry.priorities)
-            return [rows[number] for number in concerned if number in rows]
-        if isinstance(entry, Added):
-            return [rows[entry.trial.number]]
-        if isinstance(entry, Ended):
-            if self._nodes.learn(entry.usage.gpu_memory_bytes):
-                return self.suite_state.waiting()
-            return [rows[entry.number]]
-        return ()
+        return rows
 
     def _enqueue(self, rows: Iterable[TrialState]) -> None:
         never = []

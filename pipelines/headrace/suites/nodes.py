@@ -53,7 +53,7 @@ class SuiteNodes:
         self._suite = recipe.suite or SuiteSpec()
         self._nodes: dict[str, Node] = {}
         self._resources: dict[str, NodeResources] = {}
-        self._held: dict[int, list[tuple[NodeResources, Allocation]]] = {}
+        self._held: dict[int, tuple[Allocation, ...]] = {}
         self._gpu_bytes: int | None = None
         self._per_gpu = 1
         self._has_gpus = bool(calls.role.batch.gpus_per_node)
@@ -129,23 +129,17 @@ class SuiteNodes:
         """Return the node of a name."""
         return self._nodes[name]
 
-    def machine(self, name: str) -> str:
-        """Return the provider's name of a node's machine."""
-        return self._resources[name].machine
-
     def hold(self, placement: Placement) -> None:
         """Record that a trial has started on its nodes."""
-        allocations = [
-            (self._resources[allocation.node], allocation) for allocation in placement.allocations
-        ]
-        self._held[placement.number] = allocations
+        self._held[placement.number] = placement.allocations
 
     def release(self, number: int, *, has_staged: bool = False, is_lost: bool = False) -> None:
         """Record that a trial has left its nodes.
 
         Its nodes keep the data that it staged. Nodes that were lost count again when they report.
         """
-        for resources, allocation in self._held.pop(number, []):
+        for allocation in self._held.pop(number, ()):
+            resources = allocation.node
             resources.give_back(allocation)
             resources.is_staged = resources.is_staged or has_staged
             if is_lost and self._resources.get(resources.name) is resources:

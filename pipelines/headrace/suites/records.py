@@ -11,6 +11,7 @@ from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.recipe.base import MAX_COUNT, Parallel
 from headrace.record import Figures, Record
 from headrace.states import FailureClass, StepState
+from headrace.steps.retry_policy import Attempt
 
 Point = dict[str, JsonValue]
 """Values by dotted key of the recipe."""
@@ -127,6 +128,17 @@ class Ended(OfAttempt, Figures):
     failure_class: FailureClass | None = None
     message: str = ""
     usage: AttemptUsage = AttemptUsage()
+
+    @property
+    def as_failed(self) -> Attempt:
+        """The attempt for the retry policy."""
+        return Attempt(
+            failure_class=self.failure_class,
+            error=self.error,
+            message=self.message,
+            kept=self.kept,
+            machines=",".join(self.machines),
+        )
 
 
 class CommandsApplied(Record):

@@ -41,27 +41,21 @@ def sampler_maker(
         made: BaseSampler = make(seed=seed) if takes_seed and not is_seeded else make()
         return lambda _: made
     check_sampler(spec, num_objectives)
-    return lambda own_seed: _built_in(str(spec.sampler), spec, seed, own_seed)
-
-
-def _built_in(name: str, spec: SearchSpec, seed: int, own_seed: int) -> BaseSampler:
     from optuna import samplers
 
-    if name == "tpe":
-        return samplers.TPESampler(seed=own_seed, constant_liar=True)
-    if name == "gp":
-        return samplers.GPSampler(seed=own_seed)
-    if name == "cmaes":
-        return samplers.CmaEsSampler(seed=own_seed, warn_independent_sampling=False)
-    if name == "nsgaii":
-        size = min(MOST_OF_A_GENERATION, max(2, spec.trials // 5))
-        return samplers.NSGAIISampler(seed=own_seed, population_size=size)
-    if name == "qmc":
-        first = samplers.RandomSampler(seed=own_seed)
-        return samplers.QMCSampler(
-            scramble=True, seed=seed, independent_sampler=first, warn_independent_sampling=False
-        )
-    return samplers.RandomSampler(seed=own_seed)
+    size = min(MOST_OF_A_GENERATION, max(2, spec.trials // 5))
+    quiet: dict[str, Any] = {"warn_independent_sampling": False}
+    known: dict[str, Callable[[int], BaseSampler]] = {
+        "random": lambda own: samplers.RandomSampler(seed=own),
+        "tpe": lambda own: samplers.TPESampler(seed=own, constant_liar=True),
+        "gp": lambda own: samplers.GPSampler(seed=own),
+        "cmaes": lambda own: samplers.CmaEsSampler(seed=own, **quiet),
+        "nsgaii": lambda own: samplers.NSGAIISampler(seed=own, population_size=size),
+        "qmc": lambda own: samplers.QMCSampler(
+            scramble=True, seed=seed, independent_sampler=samplers.RandomSampler(own), **quiet
+        ),
+    }
+    return known[spec.sampler]
 
 
 def check_sampler(spec: SearchSpec, num_objectives: int) -> None:

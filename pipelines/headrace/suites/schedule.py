@@ -6,10 +6,13 @@ it from trials behind it.
 
 from __future__ import annotations
 
-import heapq
+import itertools
 import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from sortedcontainers import SortedList
 
 _ROUNDING = 1e-9
 _LEAST_LEFT_S = 2.0
@@ -34,7 +37,7 @@ class Resources:
 class Allocation:
     """A place for a trial on one node."""
 
-    node: str
+    node: NodeResources
     gpus: tuple[int, ...] = ()
     share: float = 1.0
     cpus: tuple[int, ...] = ()
@@ -106,7 +109,7 @@ class NodeResources:
             if self.running:
                 return None
             gpus = tuple(range(self.num_gpus))
-            return Allocation(node=self.name, gpus=gpus, cpus=tuple(self._cpus))
+            return Allocation(node=self, gpus=gpus, cpus=tuple(self._cpus))
         if needs.gpus:
             return self._on_gpus(needs)
         if self._most is not None:
@@ -117,7 +120,7 @@ class NodeResources:
             share = each / self.num_cpus if each else 1.0
             fits = len(self._cpus) >= each
         cpus = tuple(self._cpus[:each])
-        return Allocation(node=self.name, cpus=cpus, node_share=share) if fits else None
+        return Allocation(node=self, cpus=cpus, node_share=share) if fits else None
 
     def take(self, allocation: Allocation) -> None:
         """A trial begins in an allocation."""
@@ -141,29 +144,20 @@ class NodeResources:
         gpus = tuple(sorted(chosen[: needs.gpus]))
         part = needs.gpus * needs.share / self.num_gpus
         cpus = tuple(self._cpus[: max(int(self.num_cpus * part + _ROUNDING), 1)])
-        return Allocation(node=self.name, gpus=gpus, share=needs.share, cpus=cpus, node_share=part)
-
-
-@dataclass(frozen=True, order=True)
-class _Place:
-    """Where a trial stands in its line: the lowest begins first."""
-
-    urgency: float
-    """Its priority, negative."""
-    length: float
-    """Seconds that it is expected to take, negative."""
-    number: int
+        return Allocation(node=self, gpus=gpus, share=needs.share, cpus=cpus, node_share=part)
 
 
 _Line = tuple[Resources, frozenset[str]]
+_Place = tuple[float, float, int]
+"""Priority and expected seconds, both negative, and number: the lowest begins first."""
 
 
-@dataclass
 class Queue:
     """Trials that wait, in lines of those that need the same and avoid the same machines."""
 
-    _lines: dict[_Line, list[_Place]] = field(default_factory=dict)
-    _where: dict[int, tuple[_Line, _Place]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._lines: dict[_Line, SortedList] = {}
+        self._where: dict[int, tuple[_Line, _Place]] = {}
 
     def __len__(self) -> int:
         return len(self._where)
@@ -180,7 +174,7 @@ class Queue:
         priority: float = 0.0,
         avoids: Iterable[str] = (),
     ) -> None:
-        """A trial waits, from now on or with other figures; the most urgent begins first.
+        """Let a trial wait, from now on or with other figures; the most urgent begins first.
 
         Args:
             number: Its number; of equal trials the lowest begins first.
@@ -190,21 +184,28 @@ class Queue:
             priority: How urgent it is, the greatest first.
             avoids: Machines where it does not go while there are others.
         """
-        line, place = (needs, frozenset(avoids)), _Place(-priority, -expected_s, number)
-        self._where[number] = (line, place)
-        heapq.heappush(self._lines.setdefault(line, []), place)
+        line, place = (needs, frozenset(avoids)), (-priority, -expected_s, number)
+        if self._where.get(number) != (line, place):
+            self.drop(number)
+            self._where[number] = (line, place)
+            self._lines.setdefault(line, SortedList()).add(place)
 
     def drop(self, number: int) -> None:
-        """A trial waits no more."""
-        self._where.pop(number, None)
+        """Let a trial wait no more; harmless if it does not wait."""
+        if number in self._where:
+            line, place = self._where.pop(number)
+            self._lines[line].remove(place)
+            if not self._lines[line]:
+                del self._lines[line]
 
     def reorder(self, expected_s: Mapping[int, float]) -> None:
         """Take other expectations for all: seconds by number, 0 where unknown."""
-        waiting, self._lines = self._where, {}
-        self._where = {}
-        for number, (line, place) in waiting.items():
-            urgency = {"expected_s": expected_s.get(number, 0.0), "priority": -place.urgency}
-            self.push(number, line[0], avoids=line[1], **urgency)
+        places: defaultdict[_Line, list[_Place]] = defaultdict(list)
+        for number, (line, (urgency, _, _)) in self._where.items():
+            place = (urgency, -expected_s.get(number, 0.0), number)
+            self._where[number] = (line, place)
+            places[line].append(place)
+        self._lines = {line: SortedList(each) for line, each in places.items()}
 
     def heads(self) -> Iterator[tuple[int, float, Resources, frozenset[str]]]:
         """Yield the first trial of each line, the most urgent first.
@@ -212,30 +213,20 @@ class Queue:
         Each has its number, expected seconds, needs and the machines that it avoids. A line, whose
         trials have the same needs, goes on only if the caller drops the trial.
         """
-        heap = [(place, line) for line in list(self._lines) if (place := self._first(line))]
-        heap.sort(key=lambda each: each[0], reverse=True)
-        while heap:
-            place, line = heap.pop()
-            yield place.number, -place.length, *line
-            if place.number not in self._where and (following := self._first(line)):
-                heap.append((following, line))
-                heap.sort(key=lambda each: each[0], reverse=True)
+        lines = list(self._lines)
+        while lines:
+            line = min(lines, key=lambda each: self._lines[each][0])
+            _, length, number = self._lines[line][0]
+            yield number, -length, *line
+            if number in self._where or line not in self._lines:
+                lines.remove(line)
 
     def kinds(self) -> dict[Resources, int]:
-        """How many wait, by what they need."""
-        found: dict[Resources, int] = {}
-        for line, places in self._lines.items():
-            found[line[0]] = found.get(line[0], 0) + len(places)
+        """Return how many wait, by what they need."""
+        found = Counter[Resources]()
+        for (needs, _), places in self._lines.items():
+            found[needs] += len(places)
         return found
-
-    def _first(self, line: _Line) -> _Place | None:
-        places = self._lines[line]
-        while places and self._where.get(places[0].number) != (line, places[0]):
-            heapq.heappop(places)
-        if not places:
-            del self._lines[line]
-            return None
-        return places[0]
 
 
 def place(queue: Queue, nodes: Sequence[NodeResources], most: int | None = None) -> list[Placement]:
@@ -256,7 +247,8 @@ def place(queue: Queue, nodes: Sequence[NodeResources], most: int | None = None)
         best = sorted(usable, key=lambda n: (n.left_s < expected_s, not n.is_staged))
         allocations = _allocations([node for node in best if node.name not in kept], needs)
         if allocations:
-            _take(nodes, allocations)
+            for allocation in allocations:
+                allocation.node.take(allocation)
             queue.drop(number)
             placements.append(Placement(number=number, allocations=allocations))
         elif not kept and len(usable) >= needs.nodes:
@@ -274,18 +266,8 @@ def _usable(
     return sorted(chosen, key=lambda node: node.free, reverse=True)
 
 
-def _allocations(nodes: Sequence[NodeResources], needs: Resources) -> tuple[Allocation, ...]:
-    found: list[Allocation] = []
-    for node in nodes:
-        allocation = node.allocation(needs)
-        if allocation is not None:
-            found.append(allocation)
-        if len(found) == needs.nodes:
-            return tuple(found)
-    return ()
-
-
-def _take(nodes: Sequence[NodeResources], allocations: Sequence[Allocation]) -> None:
-    by_name = {node.name: node for node in nodes}
-    for allocation in allocations:
-        by_name[allocation.node].take(allocation)
+def _allocations(nodes: Iterable[NodeResources], needs: Resources) -> tuple[Allocation, ...]:
+    """Return an allocation on each of as many nodes as a trial needs; empty without room."""
+    able = (allocation for node in nodes if (allocation := node.allocation(needs)) is not None)
+    found = tuple(itertools.islice(able, needs.nodes))
+    return found if len(found) == needs.nodes else ()

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Literal, TypeGuard
 from zlib import crc32
 
 from headrace.data.instantiate import Allowed
-from headrace.errors import RecipeError
 from headrace.files.layout import RunFolder
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.suite import SearchSpec
@@ -36,34 +35,76 @@ if TYPE_CHECKING:
 _DIRECTIONS: Mapping[str, Literal["minimize", "maximize"]] = {"min": "minimize", "max": "maximize"}
 
 
-class Search:
-    """Gets points from Optuna and reports their results to it; writes no files.
+class Search(PointSource):
+    """Points that a sampler proposes, each with all of its seeds and folds.
+
+    It is restored from the journal by the same calls in the same order, and ignores trials that
+    users add.
 
     Args:
         recipe: The suite's; its seed is the sampler's.
+        spec: Its `suite.search`.
         allowed: What a sampler or pruner of the user's may name.
+        run: Folder of the suite's run.
 
     Raises:
-        RecipeError: The suite has no search, or it cannot be used.
+        RecipeError: The search cannot be used.
         TargetError: The site does not allow a target.
         UserCodeError: A target cannot be made.
     """
 
-    def __init__(self, recipe: Recipe, allowed: Allowed) -> None:
-        spec = recipe.suite.search if recipe.suite else None
-        if spec is None:
-            raise RecipeError(f"Recipe '{recipe.name}' has no suite.search", "Give it a space.")
-        self.spec: SearchSpec = spec
-        self.objectives = recipe.objectives
-        """Objectives of the search."""
-        self._seed = recipe.seed
-        self._make_sampler = sampler_maker(spec, allowed, recipe.seed, len(self.objectives))
+    def __init__(self, recipe: Recipe, spec: SearchSpec, allowed: Allowed, run: RunFolder) -> None:
+        super().__init__(recipe)
+        self._spec, self._run = spec, run
+        self._objectives, self._seed = recipe.objectives, recipe.seed
+        self._make_sampler = sampler_maker(spec, allowed, recipe.seed, len(self._objectives))
         self._pruner = make_pruner(recipe, spec, allowed)
-        self._keeps_nothing = spec.sampler in OF_PAST_TRIALS
+        self._is_pruning = spec.pruner != "none" and len(self._objectives) == 1
         self._space = {key: domain_of(key, words) for key, words in spec.space.items()}
         self._trials: list[optuna.Trial] = []
         self._reported: dict[int, set[int]] = {}
         self._mended: set[int] = set()
+        self._numbers: dict[int, list[int]] = {}
+        """Numbers of the trials of each proposal."""
+
+    @property
+    def total(self) -> int:
+        """Trials so far, and those of proposals to come."""
+        trials_each = self._count // self._spec.trials
+        return len(self._suite_state.rows) + trials_each * (self._spec.trials - self.num_proposed)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether all are proposed."""
+        return self.num_proposed >= self._spec.trials
+
+    def more(self, wanted: int) -> Sequence[Trial]:
+        """Return the trials of one proposal if there is room: the next may use its result."""
+        while wanted > 0 and (proposed := self.propose()) is not None:
+            number, point = proposed
+            if trials := list(self._maker.trials(point, number)):
+                return trials
+            self.tell(number, None)  # suite.skip leaves it out
+        return ()
+
+    def take(self, entry: Entry) -> None:
+        """Update the search by an entry."""
+        if isinstance(entry, Added) and entry.trial.proposal is not None:
+            self._restore(entry.trial, entry.trial.proposal)
+        elif isinstance(entry, Ended) and entry.is_final and entry.number in self._suite_state.rows:
+            self._report_end(self._suite_state.rows[entry.number])
+
+    def should_prune(self, row: TrialState) -> bool:
+        """Report new validations of a trial; return whether the pruner would end it."""
+        if not self._is_pruning or row.trial.proposal is None:
+            return False
+        metric = self._objectives[0].metric
+        history = read_history(self._run.trial(row.trial.number)).metrics
+        values = [each.metrics[metric] for each in history if metric in each.metrics]
+        answers = [
+            self.report(row.trial.proposal, step, value) for step, value in enumerate(values, 1)
+        ]
+        return any(answers)
 
     @cached_property
     def study(self) -> optuna.Study:
@@ -74,7 +115,7 @@ class Search:
         with _quietly():
             return optuna.create_study(
                 study_name="suite",
-                directions=[_DIRECTIONS[objective.mode] for objective in self.objectives],
+                directions=[_DIRECTIONS[objective.mode] for objective in self._objectives],
                 sampler=self._make_sampler(self._own_seed()),
                 pruner=self._pruner,
             )
@@ -85,13 +126,13 @@ class Search:
         return len(self._trials)
 
     def propose(self) -> tuple[int, Point] | None:
-        """The next proposal's number, from 0, and its point; None when all are proposed."""
-        if self.num_proposed >= self.spec.trials:
+        """Return the next proposal's number, from 0, and its point; None if all are proposed."""
+        if self.is_exhausted:
             return None
         return self.num_proposed, self._ask()
 
     def know(self, point: Point) -> int:
-        """Take a proposal of an earlier driver as the next one; gives its number."""
+        """Take a proposal of an earlier driver as the next one; return its number."""
         number = self.num_proposed
         kept = {  # choices as Optuna keeps them, by their JSON
             key: json.dumps(point[key]) if self._is_choice(key) else point[key]
@@ -102,12 +143,12 @@ class Search:
         return number
 
     def report(self, proposal: int, step: int, value: float) -> bool:
-        """Tell of the first objective after a validation, the `step`-th from 1.
+        """Report the first objective after a validation, the `step`-th from 1.
 
         Returns:
-            Whether the trial is to be ended, since it promises little.
+            Whether the trial is to be ended early.
         """
-        if len(self.objectives) > 1 or self.spec.pruner == "none":
+        if not self._is_pruning:
             return False
         reported = self._reported.setdefault(proposal, set())
         if step in reported:  # it went on from a checkpoint
@@ -131,7 +172,7 @@ class Search:
         from optuna.trial import TrialState, create_trial
 
         numbers: list[float] = [value for value in values or () if _is_finite(value)]
-        is_whole = len(numbers) == len(values or ()) == len(self.objectives)
+        is_whole = len(numbers) == len(values or ()) == len(self._objectives)
         state = TrialState.COMPLETE if is_whole else TrialState.FAIL
         state = TrialState.PRUNED if pruned else state
         result = numbers if is_whole and not pruned else None
@@ -150,7 +191,7 @@ class Search:
         with _quietly():
             self.study.sampler = self._make_sampler(self._own_seed())
             trial = self.study.ask()
-            if is_known and not self._keeps_nothing:
+            if is_known and self._spec.sampler not in OF_PAST_TRIALS:
                 _ = trial.relative_params  # the sampler notes it, by trials without this one
             for key, domain in self._space.items():
                 trial._suggest(key, domain)  # noqa: SLF001  as `ask` does for distributions
@@ -162,7 +203,7 @@ class Search:
         }
 
     def _own_seed(self) -> int:
-        """The seed of the next proposal."""
+        """Return the seed of the next proposal."""
         return crc32(f"{self._seed}/{self.num_proposed}".encode())
 
     def _is_choice(self, key: str) -> bool:
@@ -170,89 +211,15 @@ class Search:
 
         return isinstance(self._space[key], CategoricalDistribution)
 
-
-def _is_finite(value: object) -> TypeGuard[float]:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value)
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Keep to itself that Optuna may change what it calls experimental."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-class Proposed(PointSource):
-    """Proposals of a search, each with all of its seeds and folds.
-
-    The search is restored from the journal by the same calls in the same order. It ignores trials
-    that users add.
-
-    Args:
-        recipe: The suite's.
-        search: Its search, without proposals so far.
-        run: Folder of the suite's run.
-    """
-
-    def __init__(self, recipe: Recipe, search: Search, run: RunFolder) -> None:
-        super().__init__(recipe)
-        self._search, self._run = search, run
-        self._a_point = self._count // search.spec.trials
-        self._numbers: dict[int, list[int]] = {}
-        self._has_pruner = search.spec.pruner != "none"
-
-    @property
-    def total(self) -> int:
-        """Trials so far, and those of proposals to come."""
-        left = self._search.spec.trials - self._search.num_proposed
-        return len(self._suite_state.rows) + left * self._a_point
-
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether all are proposed."""
-        return self._search.num_proposed >= self._search.spec.trials
-
-    def more(self, wanted: int) -> Sequence[Trial]:
-        """Return the trials of one proposal if there is room: the next may use its result."""
-        while wanted > 0 and (proposed := self._search.propose()) is not None:
-            number, point = proposed
-            if trials := list(self._maker.trials(point, number)):
-                return trials
-            self._search.tell(number, None)  # suite.skip leaves it out
-        return ()
-
-    def take(self, entry: Entry) -> None:
-        """Update the search by an entry."""
-        if isinstance(entry, Added) and entry.trial.proposal is not None:
-            self._know(entry.trial, entry.trial.proposal)
-        elif isinstance(entry, Ended) and entry.is_final and entry.number in self._suite_state.rows:
-            self._tell(self._suite_state.rows[entry.number])
-
-    def should_prune(self, row: TrialState) -> bool:
-        """Report new validations of a trial; return whether the pruner would end it."""
-        if not self._has_pruner or row.trial.proposal is None:
-            return False
-        metric = self._search.objectives[0].metric
-        history = read_history(self._run.trial(row.trial.number)).metrics
-        values = [each.metrics[metric] for each in history if metric in each.metrics]
-        answers = [
-            self._search.report(row.trial.proposal, step, value)
-            for step, value in enumerate(values, 1)
-        ]
-        return any(answers)
-
-    def _know(self, trial: Trial, proposal: int) -> None:
-        while self._search.num_proposed < proposal and (left_out := self._search.propose()):
-            self._search.tell(left_out[0], None)
-        if self._search.num_proposed == proposal:
-            self._search.know(trial.values)
+    def _restore(self, trial: Trial, proposal: int) -> None:
+        while self.num_proposed < proposal and (left_out := self.propose()):
+            self.tell(left_out[0], None)
+        if self.num_proposed == proposal:
+            self.know(trial.values)
         self._numbers.setdefault(proposal, []).append(trial.number)
 
-    def _tell(self, row: TrialState) -> None:
-        """Report the mean of a point to the search, if all of its trials have ended."""
+    def _report_end(self, row: TrialState) -> None:
+        """Report the mean of a point, if all of its trials have ended."""
         proposal = row.trial.proposal
         if proposal is None:
             return
@@ -263,4 +230,18 @@ class Proposed(PointSource):
         gave = [each.objectives for each in rows if each.state is StepState.SUCCEEDED]
         are_whole = len(gave) == len(rows) and all(gave)
         values = [fmean(column) for column in zip(*gave, strict=True)] if are_whole else None
-        self._search.tell(proposal, values, pruned=any(each.pruned for each in rows))
+        self.tell(proposal, values, pruned=any(each.pruned for each in rows))
+
+
+def _is_finite(value: object) -> TypeGuard[float]:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Ignore Optuna's warnings that it may change what it calls experimental."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -14,13 +14,13 @@ from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.suite import Objective
 from headrace.report.html import ACCENT, Card, Report, Table, columns, figure, png
 from headrace.suites.analysis import (
-    Marginal,
     Results,
     are_folds,
     finished,
     importance_of,
     interval_words,
     range_words,
+    ranked,
     results_of,
     spread_words,
     study_of,
@@ -113,8 +113,9 @@ def _figures(
             found[title] = _drawn(plots.plot_parallel_coordinate, study, **first)
     if shares:
         drawn, axes = figure(*_SIZE)
-        names, ranked = short_keys(shares), list(shares)[::-1]
-        axes.barh([names[key] for key in ranked], [shares[key] for key in ranked], color=ACCENT)
+        names, least_first = short_keys(shares), list(shares)[::-1]
+        labels = [names[key] for key in least_first]
+        axes.barh(labels, [shares[key] for key in least_first], color=ACCENT)
         axes.set(xlim=(0, 1))
         found[f"Share of {metric} that comes from each key"] = png(drawn)
     for key in keys[:_MOST_SLICES]:
@@ -126,11 +127,9 @@ def _drawn_of(ended: Sequence[TrialRecord], sought: Objective) -> Sequence[Trial
     """All trials, or of very many the best tenth of those drawn and others by chance."""
     if len(ended) <= _MOST_DRAWN:
         return ended
-    sign = -1 if sought.mode == "max" else 1
-    ranked = sorted(ended, key=lambda row: (row.objective is None, sign * (row.objective or 0.0)))
-    num_best = _MOST_DRAWN // 10
-    others = random.Random(0).sample(ranked[num_best:], _MOST_DRAWN - num_best)
-    return [*ranked[:num_best], *others]
+    by_value, num_best = ranked(ended, [sought]), _MOST_DRAWN // 10
+    others = random.Random(0).sample(by_value[num_best:], _MOST_DRAWN - num_best)
+    return [*by_value[:num_best], *others]
 
 
 def _drawn(plot: Callable[..., Any], study: Any, **options: Any) -> bytes:
@@ -201,7 +200,8 @@ def _tables(rows: Sequence[TrialRecord], found: Results, why_not: str) -> list[T
     if are_folds(rows):
         tables.append(_trials("Trials", rows[:_MOST_ROWS], found))
     else:
-        tables.append(_trials("Trials, the best first", _ranked(rows, found), found))
+        best_first = ranked(rows, found.objectives)[:_MOST_ROWS]
+        tables.append(_trials("Trials, the best first", best_first, found))
     failed = Counter(
         (row.failure_class.value, row.message.partition("\n")[0])
         for row in rows
@@ -216,17 +216,6 @@ def _tables(rows: Sequence[TrialRecord], found: Results, why_not: str) -> list[T
             )
         )
     return tables
-
-
-def _ranked(rows: Sequence[TrialRecord], found: Results) -> list[TrialRecord]:
-    """Trials with a value first, the best of them first; then the others."""
-    sign = -1 if found.objectives and found.objectives[0].mode == "max" else 1
-
-    def rank(row: TrialRecord) -> tuple[bool, bool, float, int]:
-        value = row.objective
-        return value is None, row.pruned, sign * (value or 0.0), row.number
-
-    return sorted(rows, key=rank)[:_MOST_ROWS]
 
 
 def _trials(title: str, rows: Sequence[TrialRecord], found: Results) -> Table:
@@ -287,7 +276,7 @@ def _marginals(found: Results, why_not: str) -> Table:
     rows = [
         (
             key,
-            _value(each),
+            _cell(each.value) if each.between is None else range_words(each),
             str(each.spread.count),
             spread_words(each.spread, 5),
             interval_words(each.spread, 5),
@@ -305,13 +294,6 @@ def _marginals(found: Results, why_not: str) -> Table:
     if why_not:
         title += f" (importance of the keys unknown: {why_not})"
     return Table(title=title, columns=heads, rows=rows, empty="Nothing varies.", shown=_SHOWN)
-
-
-def _value(marginal: Marginal) -> str:
-    """Return the value of a key, or the range of grouped values."""
-    if marginal.between is None:
-        return _cell(marginal.value)
-    return range_words(marginal)
 
 
 def _cell(value: object) -> str:

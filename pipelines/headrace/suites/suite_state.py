@@ -122,53 +122,54 @@ class SuiteState:
         """Number of trials that have ended."""
         return len(self.rows) - self.counts[StepState.QUEUED.value] - len(self.running)
 
-    def take(self, entry: Entry) -> None:
-        """Update the state by an entry; an entry of an unknown trial is ignored."""
+    def take(self, entry: Entry) -> list[TrialState]:
+        """Update the state by an entry; return the trials that it concerns, as far as known."""
         if isinstance(entry, Added):
-            self._add(entry)
-        elif isinstance(entry, CommandsApplied):
-            self._note_commands(entry)
-        elif (row := self.rows.get(entry.number)) is not None:
-            self.counts[row.counted_as] -= 1
-            if isinstance(entry, Started):
-                self._start(row, entry)
-            elif not row.state.is_final and (row.started is not None or entry.is_final):
-                self._end(row, entry)
-            self.counts[row.counted_as] += 1
+            return self._add(entry)
+        if isinstance(entry, CommandsApplied):
+            return self._apply(entry)
+        row = self.rows.get(entry.number)
+        if row is None:
+            return []
+        self.counts[row.counted_as] -= 1
+        if isinstance(entry, Started):
+            row.attempts, row.started, row.state = entry.attempt, entry, StepState.RUNNING
+            self.running[entry.number] = row
+        elif not row.state.is_final and (row.started is not None or entry.is_final):
+            self._end(row, entry)
+        self.counts[row.counted_as] += 1
+        return [row]
 
     def waiting(self) -> list[TrialState]:
         """Return the trials that wait for an attempt, by number."""
         return [row for row in self.rows.values() if row.state is StepState.QUEUED]
 
-    def _add(self, entry: Added) -> None:
-        if entry.trial.number not in self.rows:
+    def _add(self, entry: Added) -> list[TrialState]:
+        number = entry.trial.number
+        if number not in self.rows:
             row = TrialState(entry.trial, priority=entry.trial.priority, since=entry.at)
-            self.rows[entry.trial.number] = row
+            self.rows[number] = row
             self.counts[row.counted_as] += 1
+        return [self.rows[number]]
 
-    def _note_commands(self, entry: CommandsApplied) -> None:
+    def _apply(self, entry: CommandsApplied) -> list[TrialState]:
         self.applied = entry.lines
-        for number in entry.cancelled:
-            if number in self.rows:
-                self.rows[number].unwanted = True
-        for number, priority in entry.priorities.items():
-            if number in self.rows:
-                self.rows[number].priority = priority
-        for number in entry.retried:
-            if number in self.rows:
-                self._again(self.rows[number], entry.at)
+        named = {*entry.cancelled, *entry.priorities, *entry.retried}
+        rows = [self.rows[number] for number in sorted(named & self.rows.keys())]
+        for row in rows:
+            number = row.trial.number
+            row.unwanted = row.unwanted or number in entry.cancelled
+            row.priority = entry.priorities.get(number, row.priority)
+            if number in entry.retried:
+                self._again(row, entry.at)
+        return rows
 
     def _again(self, row: TrialState, at: float) -> None:
         row.unwanted, row.failed, row.avoids = False, (), frozenset()
-        if not row.state.is_final:
-            return
-        self.counts[row.counted_as] -= 1
-        row.state, row.pruned, row.since = StepState.QUEUED, False, at
-        self.counts[row.counted_as] += 1
-
-    def _start(self, row: TrialState, entry: Started) -> None:
-        row.attempts, row.started, row.state = entry.attempt, entry, StepState.RUNNING
-        self.running[entry.number] = row
+        if row.state.is_final:
+            self.counts[row.counted_as] -= 1
+            row.state, row.pruned, row.since = StepState.QUEUED, False, at
+            self.counts[row.counted_as] += 1
 
     def _end(self, row: TrialState, entry: Ended) -> None:
         row.attempts, row.started = entry.attempt, None
@@ -182,7 +183,9 @@ class SuiteState:
             self.span = min(began, entry.started_at), max(ended, entry.finished_at)
         if not entry.is_final:
             row.state, row.since = StepState.QUEUED, entry.at
-            _count(row, entry)
+            came_further = entry.kept > row.kept
+            if came_further or entry.is_counted:
+                row.failed = (*(() if came_further else row.failed), entry.as_failed)
             if entry.is_counted and entry.state not in _GONE:
                 row.avoids |= set(entry.machines)
             return
@@ -197,19 +200,6 @@ class SuiteState:
         sign = 1 if self.objectives[0].mode == "min" else -1
         if self.best is None or sign * row.objectives[0] < sign * self.best.objectives[0]:
             self.best = row
-
-
-def _count(row: TrialState, entry: Ended) -> None:
-    came_further = entry.kept > row.kept
-    if came_further or entry.is_counted:
-        attempt = Attempt(
-            failure_class=entry.failure_class,
-            error=entry.error,
-            message=entry.message,
-            kept=entry.kept,
-            machines=",".join(entry.machines),
-        )
-        row.failed = (*(() if came_further else row.failed), attempt)
 
 
 class Controls:
@@ -239,14 +229,15 @@ class Controls:
             self._set(control)
             if line <= suite_state.applied:
                 continue
-            numbers = control.numbers or tuple(suite_state.rows)
+            named = control.numbers or suite_state.rows
+            rows = [suite_state.rows[each] for each in named if each in suite_state.rows]
             if control.what == "add":
                 trials += _added(control, add)
             elif control.what == "retry":
-                retried |= {each for each in numbers if _is_failed(suite_state, each)}
+                retried |= {each.trial.number for each in rows if each.has_failed or each.unwanted}
                 cancelled -= retried
             elif control.what == "cancel":
-                cancelled |= {each for each in numbers if _goes_on(suite_state, each)}
+                cancelled |= {each.trial.number for each in rows if not each.state.is_final}
             elif control.what == "prioritize":
                 priorities |= dict.fromkeys(control.numbers, control.priority or 0.0)
         if self._lines <= suite_state.applied:
@@ -285,13 +276,3 @@ def _added(control: Control, add: AddPoint) -> Iterator[Trial]:
             yield from [trial.model_copy(update=update) for trial in add(point)]
         except RecipeError as error:
             logger.warning("The point %s is not added: %s", point, error)
-
-
-def _is_failed(suite_state: SuiteState, number: int) -> bool:
-    row = suite_state.rows.get(number)
-    return row is not None and (row.has_failed or row.unwanted)
-
-
-def _goes_on(suite_state: SuiteState, number: int) -> bool:
-    row = suite_state.rows.get(number)
-    return row is not None and not row.state.is_final

@@ -32,10 +32,9 @@ from headrace.steps.mailbox import StepResult, StepSpec
 from headrace.steps.run import refused, run_step
 from headrace.suites.driver import Driver, Work
 from headrace.suites.event_log import Journal
-from headrace.suites.node_slots import capacity, part_of
+from headrace.suites.node_slots import SHARED_GPUS, capacity, gpus_at, part_of
 from headrace.suites.points import PointSource, trial_recipe
 from headrace.suites.records import PRUNED, TrialJob
-from headrace.suites.shared_gpus import SHARED_GPUS, gpus_at
 from headrace.suites.suite_state import SuiteState
 from headrace.training.data_on_node import manifest_of
 from headrace.training.function import call_function
@@ -71,10 +70,10 @@ def source_of(context: StepContext) -> PointSource:
     if recipe.suite is None or recipe.suite.search is None:
         return PointSource(recipe)
     from headrace.data.instantiate import Allowed
-    from headrace.suites.search import Proposed, Search
+    from headrace.suites.search import Search
 
-    search = Search(recipe, Allowed.of(recipe, context.site))
-    return Proposed(recipe, search, context.run_folder)
+    allowed = Allowed.of(recipe, context.site)
+    return Search(recipe, recipe.suite.search, allowed, context.run_folder)
 
 
 def run_suite(context: StepContext, source: PointSource, work: Work) -> dict[str, Any]:

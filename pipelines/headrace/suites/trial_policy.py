@@ -7,7 +7,6 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from headrace.recipe.suite import Objective, SuiteSpec
 from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepResult, StepStatus
-from headrace.steps.retry_policy import Attempt, decide
+from headrace.steps.retry_policy import decide
 from headrace.steps.run import failure_of
 from headrace.suites.records import PRUNED, Ended, OfAttempt, RunningTrial, Started, SuiteSummary
 from headrace.suites.suite_state import SuiteState, TrialState
@@ -38,74 +37,22 @@ LEASE_OVER = (LeaseEndsError.__name__, LeaseTakenError.__name__)
 """Errors of attempts that end with their lease."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """The decision about a trial after an attempt."""
-
-    state: StepState
-    is_final: bool = True
-    is_counted: bool = True
-    pruned: bool = False
-    why_not: str = ""
-    """Why no attempt follows, if the failure does not say so; for the user."""
-
-
-def judge(
-    row: TrialState, result: StepResult, spec: SuiteSpec, *, why_stopped: str, kept: float
-) -> Verdict:
-    """Decide whether a trial has ended with this attempt.
+def ended(
+    started: Started, result: StepResult, objectives: Sequence[Objective], kept: float = 0.0
+) -> Ended:
+    """Return the journal's entry about the end of an attempt; `judge` decides what follows.
 
     Args:
-        row: The trial before the attempt's end is recorded.
-        result: How the attempt ended.
-        spec: Rules of the suite.
-        why_stopped: Why the attempt was asked to stop; empty if it was not.
+        started: Its begin.
+        result: How it ended.
+        objectives: Objectives of the suite.
         kept: How far the trial's checkpoints have come: an attempt that has come further than
             those before does not count against the retries.
     """
-    state, failure = result.state, result.failure
-    if result.outputs.get("pruned"):
-        return Verdict(state=StepState.SUCCEEDED, pruned=True)
-    if state is StepState.SUCCEEDED or failure is None:
-        return Verdict(state=state)
-    if why_stopped.startswith(PRUNED) and state is StepState.CANCELLED:
-        return Verdict(state=StepState.SUCCEEDED, pruned=True)
-    if row.unwanted:
-        return Verdict(state=StepState.CANCELLED)
-    if state is StepState.CANCELLED or failure.error in LEASE_OVER:  # the driver or its lease went
-        return Verdict(state=state, is_final=False, is_counted=False)
-    is_over = _is_over(row, result, spec.time_limit)
-    if not failure.failure_class.is_retried or is_over:
-        return Verdict(state=StepState.TIMED_OUT if is_over else state)
-    attempt = Attempt(
-        failure_class=failure.failure_class,
-        error=failure.error,
-        message=failure.message,
-        kept=kept,
-        machines=",".join(row.started.machines) if row.started else "",
-    )
-    policy = RetryPolicy(max_failures=spec.retries + 1)
-    decision = decide((*row.failed, attempt), policy, elsewhere=True)
-    return Verdict(
-        state=state,
-        is_final=not decision.again,
-        is_counted=kept <= row.kept,
-        why_not=decision.why_not,
-    )
-
-
-def ended(
-    started: Started,
-    result: StepResult,
-    objectives: Sequence[Objective],
-    verdict: Verdict,
-    kept: float = 0.0,
-) -> Ended:
-    """Return the journal's entry about the end of an attempt; see `judge` for `kept`."""
     metrics = metrics_of(result.outputs)
     values, problem = values_of(metrics, objectives)
-    failure = None if verdict.state is StepState.SUCCEEDED else result.failure
-    note = problem if verdict.state is StepState.SUCCEEDED and not verdict.pruned else ""
+    is_pruned, failure = bool(result.outputs.get("pruned")), result.failure
+    note = problem if result.state is StepState.SUCCEEDED and not is_pruned else ""
     usage = result.usage or AttemptUsage()
     held = {
         "node": usage.node or started.node,
@@ -115,20 +62,61 @@ def ended(
     }
     return Ended(
         **started.model_dump(include=set(OfAttempt.model_fields)),
-        state=verdict.state,
-        is_final=verdict.is_final,
-        is_counted=verdict.is_counted,
-        pruned=verdict.pruned,
+        state=result.state,
+        is_final=True,
+        pruned=is_pruned,
         started_at=result.started_at,
         finished_at=result.finished_at,
         metrics=metrics,
         objectives=values,
         failure_class=failure.failure_class if failure else None,
         error=failure.error if failure else "",
-        message="\n  ".join(filter(None, (failure.message, verdict.why_not))) if failure else note,
+        message=failure.message if failure else note,
         kept=kept,
         usage=usage.model_copy(update=held),
     )
+
+
+def judge(
+    row: TrialState,
+    entry: Ended,
+    spec: SuiteSpec,
+    why_stopped: str = "",
+    *,
+    is_orphan: bool = False,
+) -> Ended:
+    """Return the entry with the decision whether its trial has ended with this attempt.
+
+    Args:
+        row: The trial before the end is recorded.
+        entry: The end of its attempt.
+        spec: Rules of the suite.
+        why_stopped: Why the attempt was asked to stop; empty if it was not.
+        is_orphan: Whether the driver of the attempt was lost.
+    """
+    is_cancelled = entry.state is StepState.CANCELLED
+    if entry.pruned or (is_cancelled and why_stopped.startswith(PRUNED)):
+        pruned = {"state": StepState.SUCCEEDED, "pruned": True}
+        return entry.model_copy(
+            update={**pruned, "failure_class": None, "error": "", "message": ""}
+        )
+    if entry.failure_class is None:
+        return entry
+    if row.unwanted:
+        return entry.model_copy(update={"state": StepState.CANCELLED})
+    is_without_driver = is_orphan and entry.state is StepState.LOST
+    if is_cancelled or is_without_driver or entry.error in LEASE_OVER:
+        return entry.model_copy(update={"is_final": False, "is_counted": False})
+    if not entry.failure_class.is_retried or _is_over(row, entry, spec.time_limit):
+        return entry
+    policy = RetryPolicy(max_failures=spec.retries + 1)
+    decision = decide((*row.failed, entry.as_failed), policy, elsewhere=True)
+    changes = {
+        "is_final": not decision.again,
+        "is_counted": entry.kept <= row.kept,
+        "message": "\n  ".join(filter(None, (entry.message, decision.why_not))),
+    }
+    return entry.model_copy(update=changes)
 
 
 def never_begun(row: TrialState, at: float, why: str, failure_class: FailureClass) -> Ended:
@@ -173,10 +161,10 @@ def _is_number(value: object) -> bool:
     return isinstance(value, float)
 
 
-def _is_over(row: TrialState, result: StepResult, limit_s: float | None) -> bool:
-    if limit_s is None or result.state is not StepState.TIMED_OUT:
+def _is_over(row: TrialState, entry: Ended, limit_s: float | None) -> bool:
+    if limit_s is None or entry.state is not StepState.TIMED_OUT:
         return False
-    return row.took_s + result.finished_at - result.started_at >= limit_s
+    return row.took_s + entry.finished_at - entry.started_at >= limit_s
 
 
 def folder_of(run: RunFolder, row: TrialState) -> StepFolder:

@@ -28,6 +28,7 @@ from headrace.execution.decisions import (
     Situation,
     Submit,
     Wait,
+    WriteOff,
     decide,
 )
 from headrace.files.layout import StepFolder
@@ -39,6 +40,7 @@ from headrace.steps.mailbox import Failure, StepResult, StepStatus
 
 TICKET = RunningAttempt(step="train", attempt=1, folder=StepFolder(Path("/l/l-1/steps/000001")))
 FOLLOWED = Memory(ticket=TICKET)
+ENDING = Memory(is_ending=True)
 DONE = StepResult(state=StepState.SUCCEEDED, started_at=1.0, finished_at=2.0)
 
 
@@ -50,8 +52,10 @@ def row(attempt: int, state: StepState, cause: FailureClass | None = None) -> At
     )  # fmt: skip
 
 
-def look(*, final: bool = False, url: str = "") -> Look:
-    lease = LeaseView(lease_id="l-1", folder="/l/l-1", state=LeaseState.READY, dashboard_url=url)
+def look(*, final: bool = False, url: str = "", queue: str = "") -> Look:
+    lease = LeaseView(
+        lease_id="l-1", folder="/l/l-1", state=LeaseState.READY, dashboard_url=url, waits_for=queue
+    )
     return Look(final=final, status=StepStatus(state=StepState.RUNNING), lease=lease)
 
 
@@ -66,8 +70,8 @@ def situation(*attempts: AttemptRecord, **seen: object) -> Situation:
     return replace(Situation(policy=RetryPolicy(), attempts=attempts), **seen)
 
 
-def running(*attempts: AttemptRecord, final: bool = False, url: str = "") -> Situation:
-    return situation(*attempts, ticket=TICKET, look=look(final=final, url=url))
+def running(*attempts: AttemptRecord, **seen: object) -> Situation:
+    return situation(*attempts, ticket=TICKET, look=look(**seen))
 
 
 LOST = row(1, StepState.LOST, FailureClass.LOST)
@@ -84,12 +88,14 @@ UNOPENED = LeaseLostError("sbatch failed")
         # find, collect, re-attach, and only then submit
         (situation(), Memory(), Submit(attempt=1)),
         (situation(LOST), Memory(num_before=1), Submit(attempt=2)),
-        (situation(RUNNING), Memory(), Submit(attempt=1, row=RUNNING)),
+        (situation(RUNNING, is_open=True), Memory(), Submit(attempt=1, row=RUNNING)),
+        (situation(RUNNING), Memory(), WriteOff(row=RUNNING)),
         (running(RUNNING), Memory(), Attach(ticket=TICKET)),
         (running(RUNNING, final=True), Memory(), Collect(ticket=TICKET, counts=False)),
         (situation(SUCCEEDED, has_more_to_do=True), Memory(), Submit(attempt=2)),
         # follow
         (running(), FOLLOWED, Wait(on="step", then=FOLLOWED)),
+        (running(queue="job 7"), FOLLOWED, Wait(on="step", then=FOLLOWED, why="job 7")),
         (running(url="http://d"), FOLLOWED, Attach(ticket=TICKET, is_ready=True)),
         (running(url="http://d", final=True), FOLLOWED, Attach(ticket=TICKET, is_ready=True)),
         (
@@ -156,6 +162,14 @@ UNOPENED = LeaseLostError("sbatch failed")
             Memory(result=failed(FailureClass.LOST), num_before=1),
             Wait(on="retry", then=Memory(num_before=1), why="why", pause_s=3.0),
         ),
+        # its run ends: what it has left is recorded, and nothing is submitted
+        (situation(RUNNING, is_open=True), ENDING, WriteOff(row=RUNNING)),
+        (situation(RUNNING, row(2, StepState.LOST)), ENDING, WriteOff(row=RUNNING)),
+        (
+            situation(LOST),
+            ENDING,
+            End(why="why", cause=DONE.model_copy(update={"state": StepState.LOST})),
+        ),
         # a task that was cleared cancels its attempt: once another one follows
         (
             situation(row(1, StepState.CANCELLED, FailureClass.CANCELLED)),
@@ -215,6 +229,7 @@ SITUATIONS = st.builds(
     attempts=ROWS,
     has_more_to_do=st.booleans(),
     can_grow=st.booleans(),
+    is_open=st.booleans(),
 )
 MEMORIES = st.builds(
     Memory,
@@ -223,6 +238,7 @@ MEMORIES = st.builds(
     unopened=st.lists(st.sampled_from(FailureClass), max_size=5).map(tuple),
     revived_after=st.sampled_from([(), ("why",)]),
     is_revived=st.booleans(),
+    is_ending=st.booleans(),
     result=RESULTS,
     error=ERRORS,
 )
@@ -239,12 +255,16 @@ def test_each_situation_has_an_action_and_no_attempt_is_doubled(now, memory, fin
     action = decide(now, memory)
     assert isinstance(action, Action)
     if isinstance(action, Submit):
+        assert not memory.is_ending
         assert now.look is None  # else it may be running
         assert (memory.error, memory.result) == (None, None)
         is_entered = newest is not None and not newest.state.is_final
         assert action.row is (newest if is_entered else None)
         number = 0 if newest is None else newest.attempt
         assert action.attempt == (number if is_entered else number + 1)
+    if isinstance(action, WriteOff):
+        assert memory.is_ending or not now.is_open
+        assert not action.row.state.is_final
     if isinstance(action, End):
         is_well = isinstance(action.cause, StepResult) and action.cause.state is StepState.SUCCEEDED
         assert bool(action.why) is not is_well
@@ -256,7 +276,7 @@ def test_each_situation_has_an_action_and_no_attempt_is_doubled(now, memory, fin
 @given(now=SITUATIONS, memory=MEMORIES, outcome=st.none() | FAILURES)
 def test_a_step_that_fails_again_and_again_is_given_up(now, memory, outcome):
     """Whatever a driver remembers, a step without progress ends."""
-    memory = replace(memory, error=None, num_before=0, unopened=())
+    memory = replace(memory, error=None, num_before=0, unopened=(), is_ending=False)
     for number in range(1, 9):
         cause = outcome.failure.failure_class if outcome is not None else None
         memory = (

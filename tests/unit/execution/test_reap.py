@@ -31,14 +31,16 @@ def nobody(*_: object) -> bool:
     return False
 
 
-def submitted(run, lease_id, step="pack") -> StepFolder:
+def submitted(run, lease_id, step="pack", *, has_number=True) -> StepFolder:
     record = attempt_row_of(run, step, lease_id)
     spec = StepSpec(
         key=record.key, kind=step, run_id=run.run_id, name=step, attempt=1,
         run_folder=str(run.folder.path),
     )  # fmt: skip
     folder = mailbox.submit(run.lease_folder(lease_id), spec)
-    open_ledger().set_attempt(run.run_id, step, 1, state=StepState.RUNNING, number=folder.number)
+    if has_number:
+        number = {"number": folder.number}
+        open_ledger().set_attempt(run.run_id, step, 1, state=StepState.RUNNING, **number)
     return folder
 
 
@@ -88,8 +90,17 @@ def test_the_caller_says_what_has_become_of_other_owners():
 def test_a_step_that_nobody_waits_for_is_cancelled_and_no_other():
     run = make_run()
     lease_id = lease_on_disk(run, host=ProcessIdentity.of())
-    pack, train = submitted(run, lease_id, "pack"), submitted(run, lease_id, "train")
-    done = reap(nobody, lambda _record, step: step == "train")
+    pack = submitted(run, lease_id, "pack")
+    train = submitted(run, lease_id, "train", has_number=False)  # its writer was killed before
+    attempt_row_of(run, "stage", lease_id, state=StepState.SUCCEEDED)
+    asked = []
+
+    def is_left(_record, step: str) -> bool:
+        asked.append(step)
+        return step == "train"
+
+    done = reap(nobody, is_left)
+    assert sorted(asked) == ["pack", "train"]  # Airflow is asked about each that runs, no other
     assert done == (f"step {run.run_id}/train/1: cancelled, its task or owner has ended",)
     assert train.cancel.read_text() == "its task or owner has ended"
     assert not pack.cancel.exists()

@@ -18,10 +18,11 @@ from headrace.clusters.lease_records import HostRecord
 from headrace.errors import CapacityError, EndedRunError, StepError, StepNotEndedError, UserError
 from headrace.execution.decisions import RunningAttempt
 from headrace.execution.reap import ask_to_stop, end_run
-from headrace.execution.step_attempts import cancel_step, collect
+from headrace.execution.step_attempts import collect
 from headrace.files.atomic import read_record, write_record, write_text
 from headrace.files.layout import StepFolder, checkpoint_name
 from headrace.files.lines import append_line
+from headrace.leases.end_leases import cancel_steps
 from headrace.leases.run_leases import acquire
 from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
@@ -219,14 +220,26 @@ def test_a_lease_that_is_silent_at_one_look_only_keeps_its_step(monkeypatch):
 
 
 def test_only_a_running_step_is_asked_to_stop():
+    """Not one that has ended, or that never was in a mailbox, whatever the ledger knows."""
     run = make_run()
-    assert not cancel_step(run, "pack", "why")
     lease_id = lease_on_disk(run, host=ProcessIdentity.of())
+    folder = run.lease_folder(lease_id).step(1)
+
+    def asked() -> list[str]:
+        rows = open_ledger().attempts(run.run_id)
+        return [row.key for row in cancel_steps(run, rows, "why")]
+
+    attempt_row_of(run, "train", lease_id)
+    assert asked() == []
     start_step(run, "pack")
-    assert cancel_step(run, "pack", "why")
-    assert run.lease_folder(lease_id).step(1).cancel.read_text() == "why"
-    open_ledger().set_attempt(run.run_id, "pack", 1, state=StepState.CANCELLED)
-    assert not cancel_step(run, "pack", "why")
+    assert asked() == [f"{run.run_id}/pack/1"]
+    assert folder.cancel.read_text() == "why"
+    folder.cancel.unlink()
+    write_record(folder.result, result(StepState.SUCCEEDED))
+    assert asked() == []
+    with pytest.raises(StepError, match="No step"):
+        ask_to_stop(run, Actor.here(), "pack")
+    assert not folder.cancel.exists()
 
 
 def test_a_site_without_room_says_who_holds_its_leases():

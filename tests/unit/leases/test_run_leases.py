@@ -65,6 +65,7 @@ def submitted(run: Run, lease_id: str, step: str) -> StepFolder:
         key=f"{run.run_id}/{step}/1", kind=step, run_id=run.run_id, name=step, attempt=1,
         run_folder=str(run.folder.path),
     )  # fmt: skip
+    attempt_row_of(run, step, lease_id)
     return mailbox.submit(run.lease_folder(lease_id), spec)
 
 

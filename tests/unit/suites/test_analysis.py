@@ -1,4 +1,4 @@
-"""What trials tell together, against sums by hand and against the definition."""
+"""Analysis of trials, and which of them the figures of a report show."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from headrace.suites.analysis import (
     varying,
 )
 from headrace.suites.names import short_keys
+from headrace.suites.suite_report import _drawn_of
 
 LOSS = (Objective(metric="loss"),)
 ACCURACY = (Objective(metric="accuracy", mode="max"),)
@@ -212,3 +213,12 @@ def test_a_key_with_nearly_as_many_values_as_trials_is_told_in_quarters():
     assert len(marginals(few, LOSS)["lr"]) == 5
     seeds = [row(n, 1.0 * n, values={"seed": n}) for n in range(12)]
     assert marginals(seeds, LOSS) == {}
+
+
+@pytest.mark.parametrize(("mode", "best"), [("max", 2999), ("min", 0)])
+def test_of_very_many_trials_the_best_are_drawn(mode, best):
+    rows = [row(number, float(number)) for number in range(3000)]
+    drawn = {each.number for each in _drawn_of(rows, Objective(metric="acc", mode=mode))}
+    assert len(drawn) == 2000
+    assert {abs(best - place) for place in range(200)} <= drawn
+    assert _drawn_of(rows[:2000], Objective(metric="acc", mode=mode)) == rows[:2000]

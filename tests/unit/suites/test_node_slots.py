@@ -1,20 +1,137 @@
-"""By what a process is told its part of a node."""
+"""The part of a node that a trial gets, and suites that take turns on the GPUs of one machine."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
 import pytest
 
+from headrace.clusters.gpu_reservations import FOLDER, ReservationFile
 from headrace.clusters.gpus import Gpu
-from headrace.errors import LeaseError
-from headrace.suites.node_slots import NodeCapacity, part_of
-from headrace.suites.shared_gpus import gpus_at
+from headrace.errors import LeaseError, StepCancelledError
+from headrace.files.layout import StepFolder
+from headrace.states import StepState
+from headrace.steps import mailbox
+from headrace.suites import node_slots
+from headrace.suites.node_slots import NodeCapacity, SharedGpus, gpus_at, part_of
+from support.waiting import wait_until
 
-GIB = 2**30
+BOX = NodeCapacity(machine="box", gpus=(Gpu(name="0"), Gpu(name="1")), cpus=(0, 1), memory_bytes=1)
+Trials = Callable[..., AbstractContextManager[tuple[Gpu, ...]]]
+
+
+@pytest.fixture(autouse=True)
+def _own_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path / "claims"))
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Trials:
+    """A trial of a suite's process, which is given places of GPUs."""
+
+    @contextmanager
+    def hold(
+        process: SharedGpus,
+        *places: int,
+        suite: str = "a",
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> Iterator[tuple[Gpu, ...]]:
+        folder = StepFolder(tmp_path / f"{suite}-{len(list(tmp_path.iterdir()))}")
+        folder.path.mkdir()
+        with process.gpus(BOX, places, suite, folder, wanted) as gpus:
+            yield gpus
+
+    return hold
+
+
+def test_two_suites_never_have_the_same_gpu(trial: Trials, tmp_path: Path) -> None:
+    """Each has both GPUs for its own by its own book, as its driver cannot know of the other."""
+    one, other = SharedGpus(), SharedGpus()
+    with trial(one, 0) as (first,), trial(other, 0, suite="b") as (second,):
+        assert {first.name, second.name} == {"0", "1"}
+        late = StepFolder(tmp_path / "late")
+        late.path.mkdir()
+        got: list[str] = []
+
+        def run() -> None:
+            with other.gpus(BOX, (1,), "b", late, lambda: True) as (gpu,):
+                got.append(gpu.name)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        wait_until(late.waits.exists, 30, "the third trial to wait")
+        status = mailbox.status(late)
+        assert status.state is StepState.QUEUED
+        assert "waits for 1 GPU of" in status.progress.phase
+        assert got == []
+    thread.join()
+    assert len(got) == 1
+    assert not late.waits.exists()
+    with trial(one) as none:
+        assert none == ()
+
+
+def test_trials_that_share_a_gpu_do_so_until_it_is_the_turn_of_others(
+    trial: Trials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = SharedGpus()
+    with trial(one, 0) as first, trial(one, 0) as second, ReservationFile("b", ("1",), 1) as other:
+        assert first == second == BOX.gpus[:1]
+        assert other.take()
+        monkeypatch.setattr(node_slots, "_TURN_S", 0)
+        with trial(one, 0) as third:  # nobody waits
+            assert third == first
+        with ReservationFile("b", ("0",), 1) as waiting:
+            assert not waiting.take()
+            asked = iter([True])
+            with (
+                pytest.raises(StepCancelledError),
+                trial(one, 0, wanted=lambda: next(asked, False)),
+            ):
+                pass
+    with ReservationFile("b", ("0", "1"), 2) as all_of_it:
+        assert all_of_it.take()
+
+
+def test_one_trial_of_a_suite_waits_in_line_and_others_behind_it(
+    trial: Trials, tmp_path: Path
+) -> None:
+    one = SharedGpus()
+    behind = StepFolder(tmp_path / "behind")
+    behind.path.mkdir()
+    with ReservationFile("b", ("0", "1"), 2) as other:
+        assert other.take()
+        stop = threading.Event()
+
+        def wait(places: tuple[int, ...], folder: StepFolder) -> None:
+            with (
+                pytest.raises(StepCancelledError),
+                one.gpus(BOX, places, "a", folder, lambda: not stop.is_set()),
+            ):
+                pass
+
+        first = StepFolder(tmp_path / "first")
+        first.path.mkdir()
+        threads = [threading.Thread(target=wait, args=((0,), first))]
+        threads[0].start()
+        wait_until(first.waits.exists, 30, "the first to wait")
+        threads.append(threading.Thread(target=wait, args=((1,), behind)))
+        threads[1].start()
+        wait_until(behind.waits.exists, 30, "the second to wait")
+        assert "after another trial" in behind.waits.read_text()
+        assert len(other.others()) == 1
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not any(folder.waits.exists() for folder in (first, behind))
 
 
 def test_a_part_of_a_node_is_named_to_processes():
     gpus = tuple(Gpu(name=name) for name in ("4", "MIG-b"))
-    node = NodeCapacity(machine="gpu-7", gpus=gpus, cpus=(0, 1), memory_bytes=8 * GIB)
+    node = NodeCapacity(machine="gpu-7", gpus=gpus, cpus=(0, 1), memory_bytes=8 * 2**30)
     assert part_of(node, gpus_at(node, (1, 0)), (2, 5)) == {
         "CUDA_VISIBLE_DEVICES": "MIG-b,4",
         "HEADRACE_CPUS": "2,5",
@@ -23,7 +140,7 @@ def test_a_part_of_a_node_is_named_to_processes():
     assert part_of(node, (), ()) == {
         "CUDA_VISIBLE_DEVICES": "-1",
         "HIP_VISIBLE_DEVICES": "-1",
-        "HEADRACE_MEMORY_BYTES": str(8 * GIB),
+        "HEADRACE_MEMORY_BYTES": str(8 * 2**30),
     }
     with pytest.raises(LeaseError, match="GPU 2 was assigned, but the node has 2"):
         gpus_at(node, (0, 2))

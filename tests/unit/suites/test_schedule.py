@@ -27,7 +27,7 @@ def _boxes(*gpus: int, cpus: int = 8) -> list[NodeResources]:
 
 def _where(placements: Sequence[Placement]) -> list[tuple[int, list[tuple[str, tuple[int, ...]]]]]:
     return [
-        (each.number, [(allocation.node, allocation.gpus) for allocation in each.allocations])
+        (each.number, [(allocation.node.name, allocation.gpus) for allocation in each.allocations])
         for each in placements
     ]
 
@@ -57,10 +57,21 @@ def test_trials_are_placed(
     assert _where(place(_queue(*needs), nodes)) == expected
 
 
+def test_a_trial_that_is_queued_again_counts_once() -> None:
+    queue = _queue(ONE_GPU, HALF)
+    queue.push(1, ONE_GPU, priority=2.0)
+    for _ in range(2):
+        queue.drop(2)
+        queue.push(2, ONE_GPU)
+    assert queue.kinds() == {ONE_GPU: 2}
+    assert [each.number for each in place(queue, _boxes(4))] == [1, 2]
+    assert queue.kinds() == {}
+
+
 def test_cpus_are_shared_out() -> None:
     nodes = [NodeResources("node-0", 0, range(4)), NodeResources("node-1", 0, range(4), most=3)]
     placements = place(_queue(*[Resources(cpus=2)] * 9), nodes)
-    assert [(one.node, one.cpus) for each in placements for one in each.allocations] == [
+    assert [(one.node.name, one.cpus) for each in placements for one in each.allocations] == [
         ("node-0", (0, 1)), ("node-1", (0,)), ("node-1", (1,)), ("node-0", (2, 3)),
         ("node-1", (2,)),
     ]  # fmt: skip
@@ -160,10 +171,10 @@ def test_a_trial_on_several_nodes_takes_them_whole() -> None:
     (single,) = place(_queue(ONE_GPU), nodes)
     across = Resources(nodes=2, gpus=1, alone=True)
     (gang,) = place(_queue(across), nodes)
-    assert [(one.node, one.gpus, len(one.cpus)) for one in gang.allocations] == [
+    assert [(one.node.name, one.gpus, len(one.cpus)) for one in gang.allocations] == [
         ("node-1", (0,), 8), ("node-2", (0,), 8),
     ]  # fmt: skip
-    assert single.allocations[0].node == "node-0"
+    assert single.allocations[0].node.name == "node-0"
     assert (
         place(_queue(across, Resources(cpus=1)), nodes) == []
     )  # nothing overtakes it on its nodes
@@ -227,14 +238,14 @@ def test_nothing_is_given_twice_and_nothing_starves(
             break
         ended = running.pop(data.draw(st.integers(0, len(running) - 1)))
         for allocation in ended.allocations:
-            next(node for node in nodes if node.name == allocation.node).give_back(allocation)
+            allocation.node.give_back(allocation)
     assert begun == able
 
 
 def _check_shares(running: list[Placement], sizes: list[tuple[int, int, int | None]]) -> None:
     allocations = [allocation for each in running for allocation in each.allocations]
     for index, (gpus, cpus, most) in enumerate(sizes):
-        here = [allocation for allocation in allocations if allocation.node == f"node-{index}"]
+        here = [allocation for allocation in allocations if allocation.node.name == f"node-{index}"]
         for gpu in range(gpus):
             assert (
                 sum(allocation.share for allocation in here if gpu in allocation.gpus) <= 1 + 1e-6

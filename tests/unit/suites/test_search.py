@@ -1,10 +1,12 @@
-"""What Optuna proposes, what it is told, and that a driver that was killed makes no difference."""
+"""Points that Optuna proposes; a driver that was killed makes no difference."""
 
 from __future__ import annotations
 
 import json
 import math
 import random
+from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
@@ -12,9 +14,16 @@ from optuna.trial import TrialState
 
 from headrace.data.instantiate import Allowed
 from headrace.errors import RecipeError, TargetError
+from headrace.files.atomic import write_text
+from headrace.files.layout import RunFolder
 from headrace.recipe.load import load_recipe, load_site, source_of
+from headrace.recipe.recipe import Recipe
+from headrace.steps.history import HistoryRow, training_file
 from headrace.suites import points
+from headrace.suites.records import Added, Entry
 from headrace.suites.search import Search
+from headrace.suites.suite_state import SuiteState
+from support.suite_journal import ended, failed, started
 
 SPACE = {
     "model.x": "interval(-1, 1)",
@@ -24,13 +33,17 @@ SPACE = {
     "model.kind": "a, b, null",
     "model.sizes": [[1, 2], {"a": True}, 1, 1.5, "1"],
 }
-NOTHING = Allowed(())
 
 
 def recipe_of(sampler="tpe", pruner="none", *overrides: str, trials: int = 60):
     search = {"space": SPACE, "trials": trials, "sampler": sampler, "pruner": pruner}
     words = (f"suite.search={json.dumps(search)}", "trainer.monitor=val_loss", *overrides)
     return load_recipe("digits", words)
+
+
+def search_of(recipe) -> Search:
+    """A search whose trials have no folder."""
+    return Search(recipe, recipe.suite.search, Allowed(()), RunFolder(Path("nowhere")))
 
 
 def value_of(point) -> float:
@@ -42,7 +55,7 @@ class Driven:
 
     def __init__(self, recipe, seed: int) -> None:
         self.recipe, self.random = recipe, random.Random(seed)
-        self.search, self.journal = Search(recipe, NOTHING), []
+        self.search, self.journal = search_of(recipe), []
         self.running: dict[int, dict] = {}
 
     def turn(self) -> None:
@@ -64,7 +77,7 @@ class Driven:
         self.search.tell(number, values, pruned=is_pruned)
 
     def restored(self) -> Search:
-        search = Search(self.recipe, NOTHING)
+        search = search_of(self.recipe)
         for what, *given in self.journal:
             if what == "know":
                 search.know(*given)
@@ -104,7 +117,7 @@ def test_a_killed_driver_makes_no_difference(sampler, pruner, turns):
 
 
 def test_points_lie_in_the_space_and_another_seed_gives_others():
-    first, other = (Search(recipe_of("random", "none", f"seed={n}"), NOTHING) for n in (1, 2))
+    first, other = (search_of(recipe_of("random", "none", f"seed={n}")) for n in (1, 2))
     found = []
     while proposed := first.propose():
         found.append(proposed[1])
@@ -125,7 +138,7 @@ def test_points_lie_in_the_space_and_another_seed_gives_others():
     "values", [None, [], [math.nan], [math.inf], ["0.5"], [True], [1.0, 2.0], [None]]
 )
 def test_an_objective_that_is_no_number_is_a_failed_proposal(values):
-    search = Search(recipe_of("random"), NOTHING)
+    search = search_of(recipe_of("random"))
     number, _ = search.propose()
     search.tell(number, values)
     assert search.study.trials[number].state is TrialState.FAIL
@@ -133,7 +146,7 @@ def test_an_objective_that_is_no_number_is_a_failed_proposal(values):
 
 
 def test_a_proposal_that_failed_may_be_told_again():
-    search = Search(recipe_of("random"), NOTHING)
+    search = search_of(recipe_of("random"))
     number, _ = search.propose()
     search.tell(number, None)
     search.tell(number, [0.25])
@@ -143,7 +156,7 @@ def test_a_proposal_that_failed_may_be_told_again():
 
 
 def test_a_pruned_trial_is_told_as_pruned():
-    search = Search(recipe_of("random", "median"), NOTHING)
+    search = search_of(recipe_of("random", "median"))
     for _ in range(6):
         number, _ = search.propose()
         search.report(number, 1, 1.0)
@@ -159,7 +172,7 @@ def test_a_pruned_trial_is_told_as_pruned():
 
 def test_the_best_is_the_highest_where_more_is_better():
     recipe = recipe_of("random", "median", "trainer.monitor_mode=max")
-    search = Search(recipe, NOTHING)
+    search = search_of(recipe)
     for value in range(6):
         number, _ = search.propose()
         search.report(number, 1, float(value))
@@ -173,7 +186,7 @@ TWO = 'suite.objectives=[{metric: val_loss}, {metric: accuracy, mode: max}]'  # 
 
 @pytest.mark.parametrize("sampler", ["tpe", "nsgaii", "random"])
 def test_several_objectives_have_a_front(sampler):
-    search = Search(recipe_of(sampler, "none", TWO), NOTHING)
+    search = search_of(recipe_of(sampler, "none", TWO))
     for loss, accuracy in ((1, 0.5), (2, 0.9), (3, 0.4)):
         number, _ = search.propose()
         assert not search.report(number, 1, loss)
@@ -205,16 +218,16 @@ def test_cmaes_is_refused_without_its_package_and_for_several_objectives(monkeyp
     with pytest.raises(RecipeError, match="pip install cmaes"):
         points.checked(load_recipe("digits", words), source_of("digits", words), site)
     with pytest.raises(RecipeError, match="one objective"):
-        Search(recipe_of("cmaes", "none", TWO), NOTHING)
+        search_of(recipe_of("cmaes", "none", TWO))
 
 
 def test_samplers_and_pruners_by_their_own_names():
     sampler = {"_target_": "optuna.samplers.TPESampler", "n_startup_trials": 3}
     pruner = {"_target_": "optuna.pruners.ThresholdPruner", "upper": 2.0}
-    search = Search(recipe_of(sampler, pruner), NOTHING)
+    search = search_of(recipe_of(sampler, pruner))
     number, point = search.propose()
     assert isinstance(search.study.sampler, optuna.samplers.TPESampler)
-    assert Search(recipe_of(sampler, pruner), NOTHING).propose() == (number, point)
+    assert search_of(recipe_of(sampler, pruner)).propose() == (number, point)
     assert search.report(number, 1, 3.0)
 
 
@@ -223,7 +236,7 @@ def test_samplers_and_pruners_by_their_own_names():
 )
 def test_a_sampler_is_nothing_else(target):
     with pytest.raises(TargetError):
-        Search(recipe_of({"_target_": target}), NOTHING)
+        search_of(recipe_of({"_target_": target}))
 
 
 def test_the_site_is_asked_about_samplers_of_ones_own():
@@ -232,3 +245,106 @@ def test_the_site_is_asked_about_samplers_of_ones_own():
     site = load_site("laptop").model_copy(update={"allowed_sources": ("/",)})
     with pytest.raises(TargetError, match=r"does not allow the target 'os\.system'"):
         points.checked(load_recipe("digits", words), source_of("digits", words), site)
+
+
+def _recipe(**suite: Any) -> Recipe:
+    space = {"model.learning_rate": "interval(0.1, 0.9)"}
+    search = {"space": space, "trials": 6, "sampler": "tpe", **suite.pop("search", {})}
+    content = load_recipe("digits").model_dump(by_alias=True) | {
+        "suite": {"search": search, "objectives": [{"metric": "loss"}], **suite}
+    }
+    return Recipe.model_validate(content)
+
+
+class _Suite:
+    """A suite without machines: what its driver would do, one entry after another."""
+
+    def __init__(self, run: RunFolder, recipe: Recipe) -> None:
+        allowed = Allowed.of(recipe, load_site("laptop"))
+        self.source = Search(recipe, recipe.suite.search, allowed, run)
+        self.suite_state = SuiteState(objectives=recipe.suite.objectives)
+        self.source.watch(self.suite_state)
+        self.entries: list[Entry] = []
+
+    def note(self, *entries: Entry) -> None:
+        for entry in entries:
+            self.entries.append(entry)
+            self.suite_state.take(entry)
+            self.source.take(entry)
+
+    def propose(self) -> list[dict[str, Any]]:
+        trials = self.source.more(1)
+        self.note(*(Added(trial=trial) for trial in trials))
+        return [trial.values for trial in trials]
+
+    def end(self, number: int, loss: float | None) -> None:
+        over = failed(number) if loss is None else ended(number, loss)
+        self.note(started(number), over)
+
+
+def test_another_driver_proposes_what_this_one_would(tmp_path: Path) -> None:
+    run, recipe = RunFolder(tmp_path), _recipe()
+    first = _Suite(run, recipe)
+    for number, loss in enumerate((0.3, None, 0.1), 1):
+        first.propose()
+        first.end(number, loss)
+    first.propose()
+    second = _Suite(run, recipe)
+    second.note(*first.entries)
+    assert second.source.total == first.source.total == 6
+    for suite in (first, second):
+        suite.end(4, 0.2)
+    assert first.propose() == second.propose()
+    assert first.propose() == second.propose()
+    assert second.source.is_exhausted
+    assert second.propose() == []
+
+
+def test_a_point_counts_by_the_mean_of_its_seeds(tmp_path: Path) -> None:
+    suite = _Suite(RunFolder(tmp_path), _recipe(seeds=[1, 2]))
+    assert suite.source.total == 12
+    one, two = suite.propose()
+    assert one["seed"] != two["seed"]
+    assert one["model.learning_rate"] == two["model.learning_rate"]
+    suite.end(1, 0.2)
+    study = suite.source.study
+    assert study.trials[0].state.name == "RUNNING"
+    suite.end(2, 0.4)
+    assert round(study.trials[0].value, 6) == 0.3
+
+
+def test_points_that_are_skipped_are_not_proposed_again(tmp_path: Path) -> None:
+    run, recipe = RunFolder(tmp_path), _recipe(skip=["model.learning_rate > 0.5"])
+    first = _Suite(run, recipe)
+    kept = [first.propose() for _ in range(3)]
+    assert all(values["model.learning_rate"] <= 0.5 for each in kept for values in each)
+    assert first.source.num_proposed > len([each for each in kept if each])
+    second = _Suite(run, recipe)
+    second.note(*first.entries)
+    assert second.source.num_proposed <= first.source.num_proposed
+    assert first.propose() == second.propose()
+
+
+def test_a_trial_that_promises_little_is_found_also_after_a_restart(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    recipe = _recipe(search={"pruner": "median", "trials": 10})
+    first = _Suite(run, recipe)
+    for number in range(1, 8):
+        first.propose()
+        _validated(run, number, [1.0, 0.5, 0.1] if number < 7 else [3.0, 3.0, 3.0])
+        if number < 7:
+            assert not first.source.should_prune(first.suite_state.rows[number])
+            first.end(number, 0.1)
+    second = _Suite(run, recipe)
+    second.note(*first.entries)
+    for suite in (first, second):
+        assert suite.source.should_prune(suite.suite_state.rows[7])
+
+
+def _validated(run: RunFolder, number: int, losses: list[float]) -> None:
+    rows = [
+        HistoryRow(at=step, launch=1, starts=step == 1, epoch=0, step=step, metrics={"loss": loss})
+        for step, loss in enumerate(losses, 1)
+    ]
+    text = "".join(f"{row.model_dump_json()}\n" for row in rows)
+    write_text(training_file(run.trial(number)), text)

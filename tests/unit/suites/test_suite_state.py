@@ -1,19 +1,25 @@
-"""What is asked of a suite while it runs."""
+"""The event log of a suite, the state of its trials, and commands to it."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.files.layout import RunFolder
 from headrace.files.lines import append_line
+from headrace.recipe.suite import Objective
 from headrace.states import StepState
-from headrace.suites.records import ENTRY, Added, CommandsApplied, Control, Entry
+from headrace.suites.event_log import Journal, TakenOverError
+from headrace.suites.records import ENTRY, Added, CommandsApplied, Control, Ended, Entry
 from headrace.suites.suite_state import Controls, SuiteState
 from support.scripted_trials import Listed, trial
-from support.suite_journal import ended, failed
+from support.suite_journal import ended, failed, started
 
 
 @pytest.fixture
@@ -128,3 +134,176 @@ def test_a_half_written_line_is_read_when_it_is_whole(
     _note_commands(controls, suite_state)
     assert suite_state.rows[1].state is StepState.QUEUED
     assert "Line 1 of" in caplog.text
+
+
+def _ended(number: int, attempt: int, state: str, **fields: object) -> Ended:
+    return ended(number, None, attempt, state=StepState(state), **fields)
+
+
+def _state_after(entries: Iterable[Entry]) -> SuiteState:
+    suite_state = SuiteState(objectives=(Objective(metric="loss"),))
+    for entry in entries:
+        suite_state.take(entry)
+    return suite_state
+
+
+def test_a_torn_last_line_is_cut_off_wherever_it_was_torn(run: RunFolder) -> None:
+    entries: list[Entry] = [Added(trial=trial(1)), started(1, 1), _ended(1, 1, "succeeded")]
+    with Journal(run, "first") as journal:
+        journal.add(*entries)
+    whole = run.journal.read_bytes()
+    ends = [0, *(at + 1 for at, char in enumerate(whole) if char == ord("\n"))]
+    for size in (0, 1, ends[1] - 1, ends[1], ends[1] + 5, ends[2], len(whole) - 1, len(whole)):
+        run.journal.write_bytes(whole[:size])
+        kept = sum(end <= size for end in ends) - 1
+        with Journal(run, "second") as journal:
+            assert list(journal.entries()) == entries[:kept]
+            journal.add(CommandsApplied(lines=3))
+        with Journal(run, "third") as journal:
+            assert [each.event for each in journal.entries()][kept:] == ["heeded"]
+    run.journal.write_bytes(whole + b"x" * 3_000_000)  # longer than a block
+    with Journal(run, "fourth"):
+        assert run.journal.read_bytes() == whole
+
+
+def test_a_damaged_line_costs_that_line(run: RunFolder, caplog: pytest.LogCaptureFixture) -> None:
+    with Journal(run, "first") as journal:
+        journal.add(Added(trial=trial(1)), Added(trial=trial(2)), started(1, 1))
+    lines = run.journal.read_bytes().splitlines(keepends=True)
+    run.journal.write_bytes(lines[0] + b"\xff{]\n" + lines[2])
+    with Journal(run, "second") as journal:
+        suite_state = _state_after(journal.entries())
+    assert (set(suite_state.rows), set(suite_state.running)) == ({1}, {1})
+    assert "Line 2 of" in caplog.text
+
+
+def test_an_earlier_writer_writes_no_more(run: RunFolder) -> None:
+    with Journal(run, "first") as first:
+        first.add(Added(trial=trial(1)))
+        with Journal(run, "second") as second:
+            second.add(started(1, 1))
+            with pytest.raises(TakenOverError, match="second has taken this suite over"):
+                first.add(started(1, 1))
+            with pytest.raises(TakenOverError):
+                first.sync_now_and_then()
+            assert len(list(second.entries())) == 2
+
+
+def test_a_full_disk_leaves_no_part_of_a_line(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    with Journal(run, "first") as journal:
+        journal.add(Added(trial=trial(1)))
+        size = run.journal.stat().st_size
+        monkeypatch.setattr(os, "write", lambda handle, data: write(handle, data[:10]))
+        with pytest.raises(OSError, match="No space left"):
+            journal.add(started(1, 1))
+        assert run.journal.stat().st_size == size
+
+
+def test_the_board_counts_and_finds_the_best() -> None:
+    suite_state = _state_after(
+        [
+            *(Added(trial=trial(number)) for number in range(1, 8)),
+            started(1, 1),
+            _ended(1, 1, "succeeded", objectives=(3.0,)),
+            started(2, 1),
+            _ended(2, 1, "succeeded", objectives=(2.0,)),
+            started(3, 1),
+            _ended(3, 1, "succeeded"),
+            started(4, 1),
+            _ended(4, 1, "succeeded", objectives=(1.0,), pruned=True),
+            started(5, 1),
+            _ended(5, 1, "failed", is_final=False, machines=("m-0",)),
+            started(5, 2),
+            started(6, 1),
+            _ended(6, 1, "lost", is_final=False, is_counted=False),
+            _ended(7, 0, "cancelled"),
+            started(99, 1),  # of a trial whose line is damaged
+        ]
+    )
+    told = {state: count for state, count in suite_state.counts.items() if count}
+    assert told == {"succeeded": 3, "pruned": 1, "running": 1, "queued": 1, "cancelled": 1}
+    assert (suite_state.best, suite_state.num_ended) == (suite_state.rows[2], 5)
+    five, six = suite_state.rows[5], suite_state.rows[6]
+    assert (len(five.failed), five.attempts, five.avoids) == (1, 2, {"m-0"})
+    assert (len(six.failed), six.avoids) == (0, frozenset())
+    assert [row.trial.number for row in suite_state.waiting()] == [6]
+
+
+def test_the_best_of_folds_is_kept_but_not_told() -> None:
+    fold = trial(1).model_copy(update={"values": {"data.fold": 0}})
+    over = _ended(1, 1, "succeeded", objectives=(3.0,))
+    suite_state = _state_after([Added(trial=fold), started(1, 1), over])
+    assert suite_state.best is not None
+    assert suite_state.shown_best is None
+
+
+@pytest.mark.parametrize("state", ["preempted", "lost"])
+def test_a_machine_that_went_away_is_not_avoided_when_it_is_back(state: str) -> None:
+    gone = _ended(1, 1, state, is_final=False, machines=("m-0",))
+    row = _state_after([Added(trial=trial(1)), started(1, 1), gone]).rows[1]
+    assert (len(row.failed), row.avoids) == (1, frozenset())
+
+
+def test_an_end_that_is_told_twice_counts_once() -> None:
+    suite_state = _state_after(
+        [
+            Added(trial=trial(1)),
+            started(1, 1),
+            _ended(1, 1, "failed", is_final=False),
+            _ended(1, 1, "failed", is_final=False),
+        ]
+    )
+    assert (len(suite_state.rows[1].failed), suite_state.counts["queued"]) == (1, 1)
+    for state in ("succeeded", "failed"):
+        suite_state.take(_ended(1, 1, state))
+    assert {state: count for state, count in suite_state.counts.items() if count} == {
+        "succeeded": 1
+    }
+
+
+def test_controls_change_trials() -> None:
+    suite_state = _state_after(
+        [
+            *(Added(trial=trial(number)) for number in (1, 2)),
+            started(1, 1),
+            _ended(1, 1, "failed"),
+            CommandsApplied(lines=2, retried=(1, 9), cancelled=(2, 9)),
+        ]
+    )
+    assert (suite_state.applied, suite_state.num_failed, suite_state.counts["queued"]) == (2, 0, 2)
+    assert (len(suite_state.rows[1].failed), suite_state.rows[2].unwanted) == (0, True)
+    suite_state.take(CommandsApplied(lines=3, retried=(2,)))
+    assert not suite_state.rows[2].unwanted
+
+
+ENTRIES = st.lists(
+    st.one_of(
+        st.builds(lambda number: Added(trial=trial(number)), st.integers(1, 3)),
+        st.builds(started, st.integers(1, 3), st.integers(1, 3)),
+        st.builds(
+            lambda number, attempt, state, final: _ended(number, attempt, state, is_final=final),
+            st.integers(1, 3),
+            st.integers(0, 3),
+            st.sampled_from(["succeeded", "failed", "lost", "cancelled"]),
+            st.booleans(),
+        ),
+        st.builds(
+            lambda numbers: CommandsApplied(lines=1, retried=tuple(numbers)),
+            st.sets(st.integers(1, 4)),
+        ),
+    )
+)
+
+
+@given(ENTRIES)
+def test_counts_hold_whatever_the_journal_says(entries: list[Entry]) -> None:
+    suite_state = _state_after(entries)
+    assert sum(suite_state.counts.values()) == len(suite_state.rows)
+    assert min(suite_state.counts.values(), default=0) >= 0
+    assert set(suite_state.running) == {
+        number for number, row in suite_state.rows.items() if row.state is StepState.RUNNING
+    }
+    assert suite_state.num_ended == sum(row.state.is_final for row in suite_state.rows.values())

@@ -13,13 +13,14 @@ from headrace.steps.mailbox import Failure, StepResult
 from headrace.steps.retry_policy import Attempt
 from headrace.suites.records import PRUNED, Added, Ended, Started
 from headrace.suites.suite_state import SuiteState, TrialState
-from headrace.suites.trial_policy import Verdict, ended, judge, values_of
+from headrace.suites.trial_policy import ended, judge, values_of
 from support.scripted_trials import trial
 
 FINAL, AGAIN = {"is_final": True}, {"is_final": False}
 FREE = {"is_final": False, "is_counted": False}
 ONE = (Attempt(failure_class=FailureClass.LOST),)
 TWO = ONE * 2
+STARTED = Started(number=1, attempt=1, node="n", machines=("m-1",))
 
 
 def _result(state: str, failure_class: str | None = None, **fields: Any) -> StepResult:
@@ -47,8 +48,15 @@ def _result(state: str, failure_class: str | None = None, **fields: Any) -> Step
             {"state": "cancelled", **FINAL},
         ),
         (_result("lost", "lost"), {"unwanted": True}, {}, {"state": "cancelled", **FINAL}),
+        # its driver was lost: it is run again, unless it was cancelled
+        (_result("lost", "lost"), {"failed": TWO}, {"is_orphan": True}, {"state": "lost", **FREE}),
         (
-            _result("cancelled", "cancelled"), {}, {"why": f"{PRUNED}: it promises little"},
+            _result("lost", "lost"), {"unwanted": True}, {"is_orphan": True},
+            {"state": "cancelled", **FINAL},
+        ),
+        (_result("failed", "user_error"), {}, {"is_orphan": True}, {"state": "failed", **FINAL}),
+        (
+            _result("cancelled", "cancelled"), {}, {"why_stopped": f"{PRUNED}: it promises little"},
             {"state": "succeeded", "pruned": True, **FINAL},
         ),
         (
@@ -74,15 +82,13 @@ def test_verdicts(
     before = TrialState(trial(1))
     for name, value in row.items():
         setattr(before, name, value)
-    verdict = judge(
-        before,
-        result,
-        SuiteSpec(retries=2, time_limit=100.0),
-        why_stopped=how.get("why", ""),
-        kept=20.0 if how.get("further") else 0.0,
-    )
-    usual: dict[str, Any] = {"is_counted": verdict.is_counted if expected["is_final"] else True}
-    assert verdict == Verdict(**{**usual, **expected, "state": StepState(expected["state"])})
+    entry = ended(STARTED, result, (), 20.0 if how.pop("further", False) else 0.0)
+    entry = judge(before, entry, SuiteSpec(retries=2, time_limit=100.0), **how)
+    found = {key: getattr(entry, key) for key in expected}
+    assert found == {**expected, "state": StepState(expected["state"])}
+    assert entry.pruned is expected.get("pruned", False)
+    assert (entry.failure_class is None) is (entry.state is StepState.SUCCEEDED)
+    assert entry.is_final or entry.is_counted is expected.get("is_counted", True)
 
 
 @pytest.mark.parametrize(
@@ -101,12 +107,11 @@ def test_a_trial_that_loses_its_node_and_comes_further_each_time_goes_on(
     suite_state.take(Added(trial=trial(1)))
     row, finals = suite_state.rows[1], []
     for number, each in enumerate(kept, start=1):
-        suite_state.take(Started(number=1, attempt=number, node="n", machines=("m-1",)))
-        lost = _result("lost", "lost")
-        verdict = judge(row, lost, spec, why_stopped="", kept=each)
-        entry = ended(Started(number=1, attempt=number, node="n"), lost, (), verdict, each)
+        started = Started(number=1, attempt=number, node="n", machines=("m-1",))
+        suite_state.take(started)
+        entry = judge(row, ended(started, _result("lost", "lost"), (), each), spec)
         suite_state.take(Ended.model_validate_json(entry.model_dump_json()))
-        finals.append(verdict.is_final)
+        finals.append(entry.is_final)
     assert finals == expected
 
 
@@ -117,9 +122,9 @@ def test_the_same_error_again_on_the_same_machine_ends_a_trial() -> None:
         failure_class=FailureClass.INFRASTRUCTURE, error="StepError", message="m", machines="m-1"
     )
     row = TrialState(trial(1), failed=(before,), started=started)
-    verdict = judge(row, fault, SuiteSpec(retries=9), why_stopped="", kept=0.0)
-    assert verdict.is_final
-    assert "the same way" in ended(started, fault, (), verdict).message
+    entry = judge(row, ended(started, fault, ()), SuiteSpec(retries=9))
+    assert entry.is_final
+    assert "the same way" in entry.message
 
 
 @pytest.mark.parametrize(
@@ -144,7 +149,7 @@ def test_what_a_trial_gives_that_is_no_number_is_left_out() -> None:
     on = {"node": "node-7", "lease_id": "lease-1", "node_share": 0.25}
     started = Started(number=3, attempt=2, **on, **held)
     result = _result("succeeded", outputs={"metrics": given})
-    entry = ended(started, result, (Objective(metric="loss"),), Verdict(state=StepState.SUCCEEDED))
+    entry = ended(started, result, (Objective(metric="loss"),))
     assert (entry.number, entry.attempt, entry.usage.node) == (3, 2, "node-7")
     assert (entry.lease_id, entry.node_share) == ("lease-1", 0.25)
     assert (entry.machines, entry.asked_at) == (("i-7", "i-8"), 9.0)
@@ -152,4 +157,4 @@ def test_what_a_trial_gives_that_is_no_number_is_left_out() -> None:
     assert (set(entry.metrics), entry.objectives) == ({"acc", "val"}, ())
     assert entry.message.startswith("It has no metric 'loss'")
     strange = _result("succeeded", outputs={"metrics": ["loss"]})
-    assert ended(started, strange, (), Verdict(state=StepState.SUCCEEDED)).metrics == {}
+    assert ended(started, strange, ()).metrics == {}
