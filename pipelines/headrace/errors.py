@@ -43,8 +43,8 @@ def without_secrets(text: str) -> str:
 
 
 def words_of(error: BaseException | str) -> str:
-    """Return an error's text for users: without links to pydantic's pages."""
-    return _LINKS.sub("", str(error))
+    """Return an error's text for users and records: without pydantic's links, escaped for UTF-8."""
+    return _LINKS.sub("", str(error)).encode(errors="backslashreplace").decode()
 
 
 def shortened(text: str, most: int = 200) -> str:

@@ -1,13 +1,16 @@
-"""What users read of a problem that pydantic found has no link to pydantic's own pages."""
+"""Texts of errors: without links to pydantic's own pages, and such that a record can hold them."""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from headrace.errors import StepError, blaming_user_code, words_of
-from headrace.files.atomic import read_record
+from headrace.errors import HeadraceError, StepError, blaming_user_code, words_of
+from headrace.files.atomic import read_record, write_record
 from headrace.recipe.recipe import Recipe
+from headrace.steps.mailbox import Failure
 from headrace.steps.run import failure_of
 from headrace.training.rank_failures import describe
 
@@ -46,3 +49,17 @@ def test_records_that_are_damaged(tmp_path):
     with pytest.raises(StepError) as caught:
         read_record(tmp_path / "recipe.json", Recipe)
     assert LINK not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [ValueError, StepError, FileNotFoundError])
+def test_a_name_that_is_not_utf8_can_be_recorded(tmp_path, kind):
+    name = os.fsdecode(b"sample-\xff.png")
+    try:
+        with blaming_user_code("The dataset failed", "Look at it."):
+            raise kind(f"'{name}' is damaged")
+    except HeadraceError as error:
+        failure = failure_of(error)
+    write_record(tmp_path / "failure.json", failure)
+    found = read_record(tmp_path / "failure.json", Failure)
+    assert found == failure
+    assert "'sample-\\udcff.png' is damaged" in found.message
