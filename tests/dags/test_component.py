@@ -65,7 +65,8 @@ def test_a_component_ends_with_its_code_and_without_a_last_collection(
     (tmp_path / "airflow" / "__main__.py").write_text(_AIRFLOW)
     done = subprocess.run(
         [sys.executable, "-m", "headrace_airflow.component", *argument],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        # nothing that is printed before the fork is printed by the child, too
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONUNBUFFERED": "1"},
         capture_output=True,
         text=True,
         check=False,

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from headrace.checkpoints import files as checkpoints
-from headrace.clusters.lease_records import LeaseSpec, Walltime
+from headrace.clusters.lease_records import LeaseSpec
 from headrace.leases import run_leases
 from headrace.recipe.load import load_recipe
 from headrace.runs.runs import Run
@@ -201,11 +201,10 @@ def test_preempted_out_of_memory_and_out_of_time(
 
 
 def _third_is_short(spec: Callable[..., LeaseSpec]) -> Callable[..., LeaseSpec]:
-    def short(run: Run, role_name: str, lease_id: str, walltime: Walltime | None) -> LeaseSpec:
-        made = spec(run, role_name, lease_id, walltime)
+    def short(run: Run, role: str, lease_id: str, asked: LeaseSpec | None = None) -> LeaseSpec:
+        made = spec(run, role, lease_id, asked)
         if not lease_id.endswith("-3"):
             return made
-        role = made.role.model_copy(update={"lifetime": 60.0})
-        return made.model_copy(update={"role": role})
+        return made.model_copy(update={"role": made.role.model_copy(update={"lifetime": 60.0})})
 
     return short
