@@ -317,7 +317,7 @@ def recipe(headrace_home: Path) -> Path:
     place = make_place(headrace_home)
     notes = {"notes": str(headrace_home), "pause_s": 0.02}
     model = {"_target_": "blob_models.BlobModel", **notes}
-    place.write_recipe("blobs", name="blobs", model=model, trainer={"accelerator": "cpu"})
+    place.write_recipe("blobs", model=model, trainer={"accelerator": "cpu"})
     return headrace_home / "recipes" / "blobs.yaml"
 
 

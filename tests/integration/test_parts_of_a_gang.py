@@ -23,6 +23,7 @@ from headrace.staging.peers import PeerGroup
 from headrace.states import StepState
 from headrace.training.train_step import train
 from support.bad_input import Place
+from support.login_node import JOBS
 from support.net_hosts import DATA, NetHosts
 from support.runs import make_run
 from support.s3_faults import Faults, faulty
@@ -156,7 +157,7 @@ def test_three_nodes_hold_a_part_each_though_one_is_lost_and_work_as_one_that_ho
         finally:
             for lease in open_ledger().leases(run_id=job.run.run_id):
                 name = job_name(job.run.lease_folder(lease.lease_id))
-                shutil.rmtree(Path.home() / ".headrace" / "ssh-jobs" / name)
+                shutil.rmtree(JOBS / name)
         reads = job.reads()
     assert failed is None
     every = frozenset(reads)

@@ -26,11 +26,10 @@ from headrace.recipe.site import Role
 from headrace.states import LeaseState
 from support.factories import job_spec
 from support.leases import START_TIMEOUT_S, opened, wait_for_state
-from support.login_node import LoginNode
+from support.login_node import JOBS, LoginNode
 from support.waiting import wait_until
 
 GONE_WITHIN_S = 60.0
-JOBS = Path.home() / ".headrace" / "ssh-jobs"
 
 
 @pytest.fixture

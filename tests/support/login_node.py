@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import pwd
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,8 @@ from support.ports import find_free_port
 from support.waiting import wait_until
 
 SSHD = Path("/usr/sbin/sshd")
+JOBS = Path(pwd.getpwuid(os.getuid()).pw_dir) / ".headrace" / "ssh-jobs"
+"""Folder of jobs on hosts: in the home of the login, whatever `$HOME` says here."""
 
 _CONFIG = """\
 Port {port}
