@@ -118,8 +118,9 @@ def end_steps(run: Run, reason: str) -> None:
 
 def _cancelled(run: Run, rows: Iterable[AttemptRecord], reason: str) -> list[str]:
     cancelled: list[AttemptRecord] = []
-    with tolerating_storage(f"Steps of run {run.run_id} are not cancelled"):
-        cancelled = cancel_steps(run, rows, reason)
+    for row in rows:  # a fault of one folder keeps no other from it
+        with tolerating_storage(f"Step {row.key} is not cancelled"):
+            cancelled += cancel_steps(run, [row], reason)
     return [f"step {row.key}: cancelled, {reason}" for row in cancelled]
 
 

@@ -174,11 +174,10 @@ def release(run: Run, role_name: str, reason: str, *, wait: bool = True) -> bool
         lease_client.request_close(folder, reason)
         return False
     if sure_state(folder, run.site.limits.lost_after).is_active:
-        steps = [
-            row for row in open_ledger().attempts(run.run_id) if row.lease_id == record.lease_id
-        ]
-        with tolerating_storage(f"Steps on lease {record.lease_id} are not cancelled"):
-            cancel_steps(run, steps, f"{RELEASED}: {reason}")  # the lease is ended next
+        for row in open_ledger().attempts(run.run_id):
+            if row.lease_id == record.lease_id:
+                with tolerating_storage(f"Step {row.key} is not cancelled"):  # its lease ends next
+                    cancel_steps(run, [row], f"{RELEASED}: {reason}")
     try_finalize(run, record, reason)
     return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import time
 
@@ -105,6 +106,24 @@ def test_a_step_that_nobody_waits_for_is_cancelled_and_no_other():
     assert train.cancel.read_text() == "its task or owner has ended"
     assert not pack.cancel.exists()
     assert reap(nobody, nobody) == ()
+
+
+def test_a_step_on_a_full_disk_keeps_no_other_from_being_cancelled(monkeypatch):
+    run, asked, request = make_run(), [], mailbox.request_cancel
+    lease_id = lease_on_disk(run, host=ProcessIdentity.of())
+    for step in ("pack", "train"):
+        submitted(run, lease_id, step)
+
+    def full_at_first(folder: StepFolder, reason: str) -> None:
+        asked.append(folder)
+        if len(asked) == 1:
+            raise OSError(errno.ENOSPC, "No space left on device", str(folder.path))
+        request(folder, reason)
+
+    monkeypatch.setattr(mailbox, "request_cancel", full_at_first)
+    assert len(reap(nobody, lambda _record, _step: True)) == 1
+    assert len(asked) == 2
+    assert asked[1].cancel.exists()
 
 
 def test_a_run_whose_folder_has_gone_is_recorded_as_lost():
