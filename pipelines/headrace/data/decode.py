@@ -19,7 +19,7 @@ from torch.utils.data import get_worker_info
 from headrace.data.sampling import Indices
 from headrace.data.transforms import varies
 from headrace.errors import ShardError, UnreadableError
-from headrace.fields.field_kind import kind_of_encoding
+from headrace.fields.field_kind import Kind, kind_of_encoding
 from headrace.files.manifest import FieldInfo
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.format import MEND
@@ -30,7 +30,6 @@ Lend = Callable[[int], Tensor]
 Name = Callable[[], str]
 """Returns the name of a sample, for errors."""
 
-_MAX_THREADS = 8
 _SLICES = 4  # parts of a thread's share of a batch, so that no thread waits long for the others
 
 
@@ -71,8 +70,8 @@ class _Side:
 class Decoder:
     """Decodes batches of encoded samples; starts its threads at the first use in each process.
 
-    At most eight threads, one per core; one in a worker of torch's DataLoader, whose number the
-    user chooses.
+    One thread per core of this rank; one in a worker of torch's DataLoader, whose number the user
+    chooses.
     """
 
     def __init__(self) -> None:
@@ -99,8 +98,9 @@ class Decoder:
             if info.encoding == "raw":
                 return _arrays(dataset, info, indices, items)
             namer = partial(_namer, dataset, indices)
-            if kind_of_encoding(info.encoding).is_text:
-                return [_decoded(item, info, namer(at)) for at, item in enumerate(items)]
+            kind = kind_of_encoding(info.encoding, info.orientation)
+            if kind.is_text:
+                return [_decoded(item, info, namer(at), kind) for at, item in enumerate(items)]
             side = _Side(len(items), None if varies(info) else lend)
             self._fill(side, info, items, namer)
             return side.items if side.whole is None else side.whole
@@ -114,9 +114,10 @@ class Decoder:
     ) -> None:
         def decode(places: range) -> None:
             for place in places:
-                side.put(place, _decoded(items[place], info, namer(place)))
+                side.put(place, _decoded(items[place], info, namer(place), kind))
 
-        count = min(len(items), _num_threads() * _SLICES)
+        kind = kind_of_encoding(info.encoding, info.orientation)
+        count = min(len(items), num_cores() * _SLICES)
         threads = self._threads()
         parts = [threads.submit(decode, range(first, len(items), count)) for first in range(count)]
         wait(parts)  # also after an error: shards may be unmapped after that
@@ -125,7 +126,7 @@ class Decoder:
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None or self._pid != os.getpid():  # threads do not survive a fork
-            self._pool = ThreadPoolExecutor(_num_threads(), thread_name_prefix="headrace-decode")
+            self._pool = ThreadPoolExecutor(num_cores(), thread_name_prefix="headrace-decode")
             self._pid = os.getpid()
         return self._pool
 
@@ -134,9 +135,9 @@ def _namer(dataset: ShardedDataset, indices: Indices, place: int) -> Name:
     return lambda: dataset.sources(indices[place : place + 1])[0]
 
 
-def _decoded(item: NDArray[np.uint8], info: FieldInfo, name: Name) -> Any:
+def _decoded(item: NDArray[np.uint8], info: FieldInfo, name: Name, kind: Kind) -> Any:
     try:
-        return kind_of_encoding(info.encoding, info.orientation).decode(item.tobytes())
+        return kind.decode(item.tobytes())
     except UnreadableError as error:
         raise UnreadableError(f"{name()}, field '{info.name}': {error.what}", MEND) from error
 
@@ -165,7 +166,13 @@ def _arrays(
     return arrays
 
 
-def _num_threads() -> int:
-    if get_worker_info() is not None:  # a worker of torch's DataLoader is one of many
+def num_cores() -> int:
+    """Return how many cores this process may use: its share of those that the node's ranks have.
+
+    1 in a worker of torch's DataLoader, which is one of many.
+    """
+    if get_worker_info() is not None:
         return 1
-    return min(_MAX_THREADS, len(os.sched_getaffinity(0)))
+    cores = len(os.sched_getaffinity(0))
+    threads = min(int(os.environ.get("OMP_NUM_THREADS") or 1), cores)  # ranks may be bound to cores
+    return max(cores // int(os.environ.get("LOCAL_WORLD_SIZE") or 1), threads, 1)

@@ -1,4 +1,7 @@
-"""Images: PNG, JPEG, BMP, WebP, GIF and TIFF, decoded by Pillow to 8 bits a channel."""
+"""Images: PNG, JPEG, BMP, WebP, GIF and TIFF, decoded to 8 bits a channel.
+
+JPEG by libjpeg-turbo alone where it can (`headrace.fields.jpeg`), everything else by Pillow.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError
 
 from headrace.errors import UnreadableError
+from headrace.fields import jpeg
 from headrace.fields.field_kind import (
     Decoded,
     Encoded,
@@ -23,16 +27,13 @@ from headrace.fields.field_kind import (
     Value,
     encoding_by_magic,
 )
-
-MAX_PIXELS = 89_478_485
-"""Pixels beyond which an image is taken for a decompression bomb, as by Pillow's warning."""
+from headrace.fields.jpeg import MAX_PIXELS
 
 _MAGIC = {
     b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg", b"BM": "bmp", b"RIFF": "webp",
     b"GIF8": "gif", b"II*\0": "tiff", b"MM\0*": "tiff", b"II+\0": "tiff", b"MM\0+": "tiff",
 }  # fmt: skip
 _FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "TIFF")
-_ENCODINGS = {"MPO": "jpeg"} | {name: name.lower() for name in _FORMATS}
 _MODES = {
     "1": "L", "L": "L", "LA": "L",
     "RGB": "RGB", "RGBA": "RGB", "RGBX": "RGB", "P": "RGB", "PA": "RGB",
@@ -98,11 +99,8 @@ class ImageKind(Kind):
 
     def encode(self, value: Value, dtype: str, *, check: bool) -> Encoded:
         content = cast("bytes", value)
-        if not check:
-            return Encoded(content, encoding_by_magic(content, _MAGIC.items(), "image"))
-        changes = read_image(content, turns=self.turns).changes
-        with _open_image(content) as image:
-            return Encoded(content, _ENCODINGS[image.format or ""], changes)
+        changes = read_image(content, turns=self.turns).changes if check else ()
+        return Encoded(content, encoding_by_magic(content, _MAGIC.items(), "image"), changes)
 
     def decode(self, content: bytes) -> NDArray[np.uint8]:
         return read_image(content, turns=self.turns).array
@@ -135,7 +133,7 @@ def read_image(content: bytes, *, turns: bool = True) -> Decoded:
     """Decode a PNG, JPEG, BMP, WebP, GIF or TIFF file.
 
     Grey images give `(height, width)`, all others `(height, width, 3)` red, green, blue. What is
-    dropped, converted or turned is among the `changes`. The array is read-only.
+    dropped, converted or turned is among the `changes`. The array may be read-only.
 
     Args:
         content: The file's bytes.
@@ -145,17 +143,28 @@ def read_image(content: bytes, *, turns: bool = True) -> Decoded:
         UnreadableError: Empty, damaged, too large, of several pages, or of channels that do not fit
             8 bits or are no colours.
     """
+    header = jpeg.read_header(content)
+    if header is not None and not header.may_turn:
+        pixels = jpeg.decode(content, header)
+        if pixels is not None:
+            return Decoded(pixels)
     with _open_image(content) as image:
         try:
-            return _read(image, content, turns=turns)
+            return _read(image, content, header, turns=turns)
         except _DAMAGED as error:
             raise UnreadableError(f"damaged image: {error}") from error
 
 
-def _read(image: Image.Image, content: bytes, *, turns: bool) -> Decoded:
+def _read(
+    image: Image.Image, content: bytes, header: jpeg.Header | None, *, turns: bool
+) -> Decoded:
     changes = ["only the first of several pictures"] if getattr(image, "is_animated", False) else []
     turn = _turn(image)
-    image.load()
+    pixels = jpeg.decode(content, header) if header and header.may_turn else None
+    if pixels is None:
+        image.load()
+    else:
+        image = Image.fromarray(pixels)
     if turn is not None and image.format == "TIFF" and _turn(image) is None:  # Pillow has done it
         image = image.transpose(_BACK.get(turn, turn))
     transparent = _is_transparent(image)

@@ -196,7 +196,7 @@ def test_a_batch_that_fails_is_over_when_all_threads_are_done_with_it(tmp_path, 
         return decoded(content, turns=turns)
 
     monkeypatch.setattr(image, "read_image", slowly)
-    monkeypatch.setattr("headrace.data.decode._num_threads", lambda: 2)
+    monkeypatch.setattr("headrace.data.decode.num_cores", lambda: 2)
     with pytest.raises(DataError, match=r"0\.png"):
         SampleReader(dataset).read(np.arange(4))
     assert done.is_set()
@@ -205,7 +205,7 @@ def test_a_batch_that_fails_is_over_when_all_threads_are_done_with_it(tmp_path, 
 def test_a_worker_of_torchs_loader_decodes_by_itself(monkeypatch):
     """Eight workers with eight threads each would fight for the cores."""
     monkeypatch.setattr("headrace.data.decode.get_worker_info", lambda: object())
-    assert decode._num_threads() == 1
+    assert decode.num_cores() == 1
 
 
 @pytest.fixture
