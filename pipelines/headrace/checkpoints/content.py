@@ -24,12 +24,13 @@ from lightning.fabric.utilities.data import AttributeDict
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from headrace.errors import PickledCheckpointError, StepError
+from headrace.errors import PickledCheckpointError, StepError, warn_once
 from headrace.files.damage import archive_damage, is_sealed, sealed_damage
 
 _REFUSED = re.compile(
     r"(?:Trying to load unsupported )?GLOBAL ([\w.]+)|((?:Trying to|Can only) [^\n]{,120})"
 )
+_PLAIN = (bool, int, float, complex, str, bytes, Tensor, torch.dtype, torch.device, torch.Size)
 _ALLOW = "set `pickled_checkpoints: allow` in the site, which loads any pickle."
 
 
@@ -120,6 +121,35 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     # weights that share memory are written once, with their other names as metadata
     shared = {name: weights[kept] for name, kept in aliases.items() if kept in weights}
     return weights | shared
+
+
+def without_objects(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """Return a checkpoint whose hyperparameters are those that can be loaded as plain values.
+
+    A warning names the others, such as modules that `save_hyperparameters()` found among the
+    arguments of the model: their weights are in the `state_dict`.
+    """
+    for key in ("hyper_parameters", "datamodule_hyper_parameters"):
+        given = checkpoint.get(key)
+        if not isinstance(given, Mapping):
+            continue
+        objects = {str(name): value for name, value in given.items() if not _is_plain(value)}
+        if objects:
+            kinds = ", ".join(f"'{name}' ({type(each).__name__})" for name, each in objects.items())
+            warn_once(f"Checkpoints hold no objects, so these {key} are left out: {kinds}")
+            checkpoint[key] = {name: given[name] for name in given if str(name) not in objects}
+    return checkpoint
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a value is loaded without unpickling classes of others."""
+    if isinstance(value, Mapping):
+        return type(value) in (dict, AttributeDict) and all(
+            _is_plain(each) for each in value.values()
+        )
+    if isinstance(value, list | tuple | set):
+        return all(_is_plain(each) for each in value)
+    return value is None or type(value) in _PLAIN or type(value) in _harmless()
 
 
 def check_can_be_loaded(path: Path, trained: Callable[[], Mapping[str, Any]]) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 from lightning.pytorch import LightningDataModule
 
+from headrace.data.batch_form import formed, transformed
 from headrace.data.loader import BatchLoader
 from headrace.data.loaders import DataSettings, Loaders
 from headrace.data.sampling import seed_at
-from headrace.data.transforms import Batch, apply
+from headrace.data.transforms import Batch
 from headrace.errors import StepError
 
 
@@ -60,10 +61,13 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
             )
         self.train_loader.load_state_dict(position)
 
-    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        """Apply transforms, and augmentation with random numbers of this position in training."""
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Any:
+        """Apply transforms, and augmentation with random numbers of this position in training.
+
+        Returns the batch in the form of `data.batch`.
+        """
         del dataloader_idx
-        batch = apply(self.settings.transforms, batch)
+        batch = transformed(batch, self.settings.transforms)
         trainer = self.trainer
         if self.settings.augment and trainer is not None and trainer.training:
             position = self.train_loader.state_dict()
@@ -74,5 +78,5 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
                 self.settings.rank,
                 "augment",
             )
-            batch = apply(self.settings.augment, batch)
-        return batch
+            batch = transformed(batch, self.settings.augment)
+        return formed(batch, self.settings.spec.batch)

@@ -32,6 +32,9 @@ Collate = Callable[[list[Sample]], Batch]
 
 SAMPLE_ID = "sample_id"
 
+WHOLE = "_batch_"
+"""Key of a batch that the user's `collate` formed and that is no dict; beside it: `sample_id`."""
+
 SHAPE = "_shape"
 """Suffix of the field with the shapes of samples before they were padded."""
 
@@ -94,16 +97,18 @@ def collate(
 def collated(form: Collate, samples: list[Sample]) -> Batch:
     """Return the batch that a user's `form` makes of samples, with their ids.
 
+    One that is no dict becomes the value of `WHOLE`.
+
     Raises:
-        UserCodeError: It raised, or did not return a dict.
+        UserCodeError: It raised, or returned nothing.
     """
     ids = torch.stack([torch.as_tensor(sample[SAMPLE_ID]) for sample in samples])
-    hint = "data.collate takes a list of samples, each a dict, and returns a batch, a dict."
+    hint = "data.collate takes a list of samples, each a dict, and returns a batch."
     with blaming_user_code(_name(form), hint, f"batch with sample {int(ids[0])}"):
         batch = form(samples)
-        if not isinstance(batch, dict):
-            raise TypeError(f"it returned a {type(batch).__name__}, not a dict")
-    return {**batch, SAMPLE_ID: ids}
+        if batch is None:
+            raise TypeError("it returned None, not a batch")
+    return {**(batch if isinstance(batch, dict) else {WHOLE: batch}), SAMPLE_ID: ids}
 
 
 def _filled(name: str, items: Sequence[Tensor], pad: float) -> dict[str, Any]:

@@ -120,6 +120,7 @@ def _loaded(
         spec=spec,
         device=device,
         reading=reading_of(recipe.data, allowed),
+        form=recipe.data.batch,
         metrics=make_metrics(spec, allowed),
     )
     return predictor, sound

@@ -17,10 +17,11 @@ from lightning.pytorch import LightningModule
 from torchmetrics import Metric
 
 from headrace.checkpoints.content import read_checkpoint
+from headrace.data.batch_form import description, first_of, formed, transformed
 from headrace.data.dataset import Reading, SampleReader, check_each_once
 from headrace.data.instantiate import Allowed, instantiate, instantiate_all
-from headrace.data.model_steps import check_steps
-from headrace.data.transforms import Batch, Transform, apply
+from headrace.data.model_steps import check_steps, has_own
+from headrace.data.transforms import WHOLE, Batch, Transform
 from headrace.errors import MemoryExhaustedError, RecipeError, UserCodeError, blaming_user_code
 from headrace.evaluation.batch_outputs import TARGET, Log, kept, named, update
 from headrace.evaluation.merge import LABEL, Column, ScoredSamples, joined_columns, state_of
@@ -42,6 +43,8 @@ class Predictor:
     spec: EvaluateSpec
     device: torch.device
     reading: Reading = field(default_factory=Reading)
+    form: str | tuple[str, ...] | None = None
+    """The recipe's `data.batch`."""
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     """Further metrics by name; copies of them are updated."""
 
@@ -63,14 +66,21 @@ class Predictor:
         check_each_once(reader.own, self.dataset)
         for start in range(first, first + num_samples, self.spec.batch_size):
             end = min(start + self.spec.batch_size, first + num_samples)
-            yield reader.read(np.arange(start, end))
+            batch = reader.read(np.arange(start, end))
+            if (
+                WHOLE in batch
+                and reader.own is None
+                and LABEL in [info.name for info in reader.fixed]
+            ):
+                batch[LABEL] = torch.from_numpy(self.dataset.gather(LABEL, np.arange(start, end)))
+            yield batch
 
     def _score(
         self, batch: Batch, metrics: Mapping[str, Metric], log: Log | None
     ) -> dict[str, Column]:
         num_classes, num_samples = len(self.dataset.manifest.classes), len(batch["sample_id"])
-        with _named_errors(batch, f"{self.spec.step}_step"), torch.inference_mode():
-            moved = apply(self.transforms, move_data_to_device(batch, self.device))
+        with self._named_errors(batch), torch.inference_mode():
+            moved = transformed(move_data_to_device(batch, self.device), self.transforms)
             found = self._stepped(moved, log, num_samples)
         given = named(found, num_samples, self.spec, num_classes)
         label = {TARGET: moved[LABEL]} if LABEL in moved else {}
@@ -79,28 +89,36 @@ class Predictor:
         columns = kept(given, num_samples)
         return {**columns, LABEL: batch[LABEL]} if LABEL in batch else columns
 
+    @contextmanager
+    def _named_errors(self, batch: Batch) -> Iterator[None]:
+        """Raise errors of the model's step as errors that name the samples and the batch."""
+        step = f"{self.spec.step}_step"
+        hint = (
+            f"Evaluation calls `model.{step}(batch, 0)` after `data.transforms`; without a "
+            "`predict_step` of its own, the model itself with the first field of a tuple. "
+            f"{description(formed(batch, self.form))}"
+        )
+        where = f"samples {int(batch['sample_id'][0])} and following"
+        with blaming_user_code(step, hint, where):
+            try:
+                yield
+            except torch.cuda.OutOfMemoryError as error:
+                raise MemoryExhaustedError(
+                    f"{len(batch['sample_id'])} samples at once do not fit into the accelerator: "
+                    f"{error}",
+                    "Lower `evaluate.batch_size`.",
+                ) from error
+
     def _stepped(self, batch: Batch, log: Log | None, num_samples: int) -> object:
         """Return the result of the model's step for a batch; logged values go to `log`."""
+        made = formed(batch, self.form)
+        if log is None and not has_own(self.model, "predict_step"):
+            return self.model(first_of(made))
         if log is None:
-            return self.model.predict_step(batch, 0)
+            return self.model.predict_step(made, 0)
         log.num_samples = num_samples
-        found = self.model.test_step(batch, 0)
+        found = self.model.test_step(made, 0)
         return found if isinstance(found, Mapping) else {}
-
-
-@contextmanager
-def _named_errors(batch: Batch, step: str) -> Iterator[None]:
-    """Raise errors of the model's step as errors that name the samples."""
-    hint = f"Evaluation calls `model.{step}(batch, 0)` after `data.transforms`."
-    with blaming_user_code(step, hint, f"samples {int(batch['sample_id'][0])} and following"):
-        try:
-            yield
-        except torch.cuda.OutOfMemoryError as error:
-            raise MemoryExhaustedError(
-                f"{len(batch['sample_id'])} samples at once do not fit into the accelerator: "
-                f"{error}",
-                "Lower `evaluate.batch_size`.",
-            ) from error
 
 
 def load_model(

@@ -94,7 +94,10 @@ class ModelSource:
         self._name = classes[0].node.name
         self._bound = {name for each in classes for name in bindings_in(each.node)}
         body = [node for each in classes for node in ast.iter_child_nodes(each.node)]
-        self._methods = {node.name for node in body if isinstance(node, ast.FunctionDef)}
+        methods = [node for node in body if isinstance(node, ast.FunctionDef)]
+        self._methods = {
+            node.name for node in methods if node.name not in TEST_HOOKS or not _does_nothing(node)
+        }
 
     def check_training(self) -> None:
         """Refuse a model that Lightning or headrace cannot train."""
@@ -157,6 +160,15 @@ class ModelSource:
                 return None
             found |= names
         return found
+
+
+def _does_nothing(method: ast.FunctionDef) -> bool:
+    """Whether the body of a method is a docstring, `pass` or `...`."""
+    return all(
+        isinstance(each, ast.Pass)
+        or (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
+        for each in method.body
+    )
 
 
 def with_loader(model: str, name: str) -> tuple[str, str]:

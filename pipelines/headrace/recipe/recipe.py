@@ -73,8 +73,12 @@ class DataSpec(Settings):
     """A map-style `Dataset` of yours: gets the samples of a split, gives others, of any number."""
     sample_transforms: Targets = ()
     """Callables `sample -> sample` before batches are formed; `generator` is None in evaluation."""
+    batch: Name | Annotated[tuple[Name, ...], Field(min_length=1, max_length=1000)] | None = None
+    """What the model gets: a list of fields gives a tuple, one name its tensor, null a dict of all
+    fields. After `transforms` and `augment`."""
     collate: Target | None = None
-    """Callable `[sample, …] -> batch` that forms batches in headrace's place, as from pairs."""
+    """Callable `[sample, …] -> batch` that forms batches in headrace's place, as from pairs; what
+    is no dict is what the model gets."""
     transforms: Targets = ()
     """Callables `batch -> batch`, applied in order in training and evaluation."""
     augment: Targets = ()
@@ -94,6 +98,8 @@ class DataSpec(Settings):
             raise ValueError("dataset of your own goes with sampling: uniform "
                              "and without shuffle_window: its items are not "
                              "those that shards hold")  # fmt: skip
+        if self.collate is not None and self.batch is not None:
+            raise ValueError("batch names fields, and collate forms the batch: leave one out")
         if self.read_ahead is not None and self.read_ahead < (self.shuffle_window or 1):
             raise ValueError("read_ahead must be at least shuffle_window: batches span two windows")
         return self

@@ -23,7 +23,7 @@ from lightning.pytorch import Trainer
 from torch import Tensor
 
 from headrace.checkpoints import files as checkpoints
-from headrace.checkpoints.content import check_can_be_loaded
+from headrace.checkpoints.content import check_can_be_loaded, without_objects
 from headrace.errors import HeadraceError, PickledCheckpointError
 from headrace.files.machine import storage_error, system_error
 from headrace.training.strategies import ExactDDPStrategy, ShardedStrategy
@@ -125,10 +125,14 @@ class CheckpointWriter:
         io = _ToFile() if type(usual) is TorchCheckpointIO else usual
         taken = _Taken(io, self._copies[weights_only]) if self._in_background else None
         strategy.checkpoint_io = taken or io
+        connector = trainer._checkpoint_connector  # noqa: SLF001  no hook sees weights alone
+        collect = connector.dump_checkpoint
+        if self._plain:
+            connector.dump_checkpoint = lambda *given: without_objects(collect(*given))
         try:
             trainer.save_checkpoint(prepared, weights_only=weights_only)
         finally:
-            strategy.checkpoint_io = usual
+            strategy.checkpoint_io, connector.dump_checkpoint = usual, collect
         return None if taken is None or taken.content is None else taken
 
     def _check(

@@ -59,6 +59,9 @@ _LOADER_KILLED = re.compile(r"DataLoader worker \(pid[^)]*\) is killed by signal
 _NOT_THE_USERS = {"__main__", "headrace", "lightning", "torch", "site", *sys.stdlib_module_names}
 _NAMED_IN_RECIPES = ("headrace.examples", "headrace.data.transforms")
 
+_STEPS = ("training_step", "validation_step")
+"""Steps of a model; a batch is their first argument."""
+
 _PRECEDENCE = tuple(FailureKind)
 
 _FROM_CLASS = {
@@ -91,6 +94,7 @@ def describe(error: BaseException, rank: int) -> RankFailure:
         place = first.tb_frame.f_code.co_name if first is not None else "Training"
         what = f"{place} raised {type(error).__name__}: {what}"
         hint = "Correct the code and run again; training goes on from the last checkpoint."
+        hint = f"{_batch_of(error.__traceback__)}{hint}"
         trace = user_trace(error)
     elif named := storage_error(error, Path()):
         what, hint = named.what, named.hint
@@ -247,6 +251,18 @@ def _frames(trace: TracebackType | None) -> Iterable[TracebackType]:
 
 def _first_of_user(trace: TracebackType | None) -> TracebackType | None:
     return next((frame for frame in _frames(trace) if _is_users(_module(frame))), None)
+
+
+def _batch_of(trace: TracebackType | None) -> str:
+    """Return what the batch holds that a step of the model failed with; empty if none did."""
+    for frame in _frames(trace):
+        code = frame.tb_frame.f_code
+        if code.co_name in _STEPS and code.co_argcount > 1 and _is_users(_module(frame)):
+            from headrace.data.batch_form import description  # PyTorch: nodes do without it
+
+            batch = frame.tb_frame.f_locals.get(code.co_varnames[1])
+            return "" if batch is None else f"{description(batch)} "
+    return ""
 
 
 def _is_users(module: str) -> bool:

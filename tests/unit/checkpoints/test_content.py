@@ -19,12 +19,14 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from lightning.fabric.utilities.data import AttributeDict
 
 from headrace.checkpoints.content import (
     check_can_be_loaded,
     read_checkpoint,
     read_weights,
     refusing,
+    without_objects,
 )
 from headrace.checkpoints.sharded import load_into
 from headrace.checkpoints.sharded_writer import save
@@ -195,3 +197,17 @@ def test_what_the_system_said_is_told(tmp_path: Path) -> None:
     """PyTorch raises a RuntimeError of its archive, and loses what led to it between the ranks."""
     with pytest.raises(OSError, match="File too large"):
         save({"state_dict": {"w": torch.zeros(100_000)}}, tmp_path / "step.ckpt")
+
+
+def test_hyperparameters_that_are_objects_are_left_out_of_checkpoints(tmp_path, caplog):
+    """As `save_hyperparameters()` takes them from a model that gets modules and partials."""
+    given = {
+        "net": torch.nn.Linear(2, 2), "optimizer": functools.partial(torch.optim.SGD, lr=1.0),
+        "lr": 0.1, "sizes": [1, 2], "nested": {"kept": "x"}, "hidden": {"net": torch.nn.ReLU()},
+        "folder": Path("/data"), "weights": torch.ones(2), "none": None,
+    }  # fmt: skip
+    content = without_objects({"state_dict": {}, "hyper_parameters": AttributeDict(given)})
+    assert content["hyper_parameters"].keys() == given.keys() - {"net", "optimizer", "hidden"}
+    assert "'net' (Linear), 'optimizer' (partial), 'hidden' (dict)" in caplog.text
+    torch.save(content, tmp_path / "x.ckpt")
+    assert read_checkpoint(tmp_path / "x.ckpt")["hyper_parameters"]["lr"] == 0.1

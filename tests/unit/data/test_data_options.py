@@ -249,7 +249,10 @@ def test_faults_of_collate_are_named(folder):
     def broken(samples):
         raise ValueError(f"{len(samples)} are too many")
 
-    for form, told in ((broken, "broken raised ValueError: 12 are"), (list, "a list, not a dict")):
+    def nothing(samples):
+        samples.clear()
+
+    for form, told in ((broken, "broken raised ValueError: 12 are"), (nothing, "returned None")):
         (module,) = modules(folder, 1, Reading(collate=form))
         with pytest.raises(UserCodeError, match=told) as caught:
             next(iter(module.train_dataloader()))

@@ -59,7 +59,7 @@ def check(folder: Path, body: str, **changes: Any) -> None:
         (TRAINED, {}, "neither predict_step nor forward.*Write predict_step"),
         (TRAINED + SCORED, {"evaluate": TEST}, "Mine has no test_step.*evaluate.step: predict"),
         (
-            TRAINED + TESTED + "    def on_test_epoch_end(self): ...",
+            TRAINED + TESTED + "    def on_test_epoch_end(self): self.ended = 1",
             {"evaluate": TEST},
             "on_test_epoch_end, which does not run",
         ),

@@ -170,6 +170,7 @@ def _writing(num_bytes: int) -> SimpleNamespace:
         is_global_zero=True,
         save_checkpoint=save,
         strategy=SimpleNamespace(checkpoint_io=None),
+        _checkpoint_connector=SimpleNamespace(dump_checkpoint=dict),
     )
 
 

@@ -286,3 +286,11 @@ def test_as_torch_tells_of_a_worker_that_was_killed():
     with pytest.raises((RuntimeError, OSError, EOFError)) as caught:
         list(DataLoader(Killing(), num_workers=1, multiprocessing_context="fork"))
     assert describe(caught.value, 0).kind is FailureKind.KILLED
+
+
+def test_a_step_that_fails_is_reported_with_its_batch():
+    step = "def training_step(self, batch, index):\n x, y = batch\n"
+    code = f"{step}def run(): training_step(0, {{'a': 1, 'b': 2, 'sample_id': 3}}, 0)"
+    hint = describe(in_module("my_models", code), 0).hint
+    assert "data.batch: [a, b]" in hint
+    assert "batch['a']" in hint

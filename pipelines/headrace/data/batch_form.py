@@ -1,0 +1,80 @@
+"""The form in which a model gets a batch: a dict of fields, one field, or a tuple of fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from headrace.data.transforms import SAMPLE_ID, WHOLE, Batch, Transform, apply
+from headrace.errors import DataError, nearest
+
+_MOST_SHOWN = 8
+
+
+def transformed(batch: Batch, transforms: Iterable[Transform]) -> Batch:
+    """Apply transforms to the fields, or to what the user's `collate` returned."""
+    if WHOLE not in batch:
+        return apply(transforms, batch)
+    return {**batch, WHOLE: apply(transforms, batch[WHOLE])}
+
+
+def formed(batch: Batch, form: str | Sequence[str] | None) -> Any:
+    """Return a batch as the model takes it.
+
+    Args:
+        batch: Fields by name, with `sample_id (batch,)`.
+        form: The recipe's `data.batch`: a field's name, names for a tuple, or None for a dict.
+
+    Raises:
+        DataError: The batch lacks a field.
+    """
+    if WHOLE in batch:
+        return batch[WHOLE]
+    if form is None:
+        return batch
+    if isinstance(form, str):
+        return _field(batch, form)
+    return tuple(_field(batch, name) for name in form)
+
+
+def first_of(made: Any) -> Any:
+    """Return what `forward` takes of a batch: the first part of a tuple, any other whole."""
+    return made[0] if isinstance(made, tuple | list) else made
+
+
+def description(made: Any) -> str:
+    """Return what a batch holds and how a model takes it, for the hint of a failed step."""
+    if not isinstance(made, Mapping):
+        parts = made if isinstance(made, tuple | list) else [made]
+        return f"The batch is {_listed(type(made).__name__, map(_shown, parts))}."
+    shown = [f"{name} {_shown(value)}" for name, value in made.items()]
+    names = [str(name) for name in made if name != SAMPLE_ID]
+    return (
+        f"The batch is {_listed('dict', shown)}: take a field as batch['{names[0]}']. To get a "
+        f"tuple instead, as for `x, y = batch`, write data.batch: [{', '.join(names)}] in the "
+        "recipe."
+        if names
+        else f"The batch is {_listed('dict', shown)}."
+    )
+
+
+def _field(batch: Batch, name: str) -> Any:
+    if name not in batch:
+        raise DataError(
+            f"data.batch names the field '{name}', which is missing", nearest(name, batch)
+        )
+    return batch[name]
+
+
+def _listed(kind: str, parts: Iterable[str]) -> str:
+    shown = list(parts)
+    more = ", …" if len(shown) > _MOST_SHOWN else ""
+    return f"a {kind} of {', '.join(shown[:_MOST_SHOWN])}{more}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+    return type(value).__name__
