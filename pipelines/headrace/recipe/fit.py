@@ -67,7 +67,7 @@ def check_training(recipe: Recipe, site: Site) -> None:
     check_metrics(recipe, role)
     _check_model(recipe, role)
     _check_labels(recipe)
-    if recipe.model is not None:
+    if recipe.reads_shards:
         num_nodes, ranks_per_node = gang_size(recipe, role)
         check_global_batch(
             recipe.data.global_batch_size,

@@ -101,9 +101,12 @@ class ModelSource:
 
     def check_training(self) -> None:
         """Refuse a model that Lightning or headrace cannot train."""
-        for name in LOADERS:
-            if name in self._methods:
-                raise RecipeError(*with_loader(self._name, name))
+        own = [name for name in LOADERS if not self._lacks(name)]
+        has_data = self._recipe.dataset is not None or self._recipe.datamodule is not None
+        if has_data and (written := [name for name in own if name in self._methods]):
+            raise RecipeError(*with_loader(self._name, written[0]))
+        if not has_data and not own:
+            raise RecipeError(*without_data(self._name))
         for name, now in _REMOVED.items():
             if name in self._methods:
                 raise RecipeError(
@@ -162,6 +165,16 @@ class ModelSource:
         return found
 
 
+def without_data(model: str) -> tuple[str, str]:
+    """Return the error and hint for a model that nothing gives samples."""
+    return (
+        f"The recipe has neither 'dataset' nor 'datamodule', and the model {model} has no "
+        "train_dataloader",
+        "Write a dataset, as in dataset: {name: mine, source: /data/mine}, or name a "
+        "LightningDataModule in 'datamodule'.",
+    )
+
+
 def _does_nothing(method: ast.FunctionDef) -> bool:
     """Whether the body of a method is a docstring, `pass` or `...`."""
     return all(
@@ -174,10 +187,9 @@ def _does_nothing(method: ast.FunctionDef) -> bool:
 def with_loader(model: str, name: str) -> tuple[str, str]:
     """Return the error and hint for a model with a loader of its own."""
     return (
-        f"The model {model} defines '{name}', which would not be used: headrace shares the "
-        "samples out over the ranks itself",
-        "Take it out; in the recipe data.dataset takes your Dataset, data.collate forms batches. "
-        "A script (train.script) may use any DataLoader.",
+        f"The model {model} defines '{name}', which would not be used: the recipe names other data",
+        "Take it out, or leave 'dataset' and 'datamodule' out of the recipe: then the model's own "
+        "loaders are used. data.dataset takes your Dataset, data.collate forms batches.",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -126,8 +127,10 @@ class Recipe(Settings):
     pack_role: Name = "cpu"
     """The site's role that packs; where the dataset is packed already, `train.role` looks at it."""
     dataset: DatasetSpec | None = None
-    """Raw samples; null where `train.script` or `train.function` brings its own: then nothing is
-    packed or staged."""
+    """Raw samples; null if `datamodule`, the model's own loaders, `train.script` or
+    `train.function` bring their own: then nothing is packed or staged."""
+    datamodule: Target | None = None
+    """A LightningDataModule instead of `dataset`: its loaders, samplers and transforms are used."""
     pack: PackSpec = PackSpec()
     """Raw samples to shards."""
     stage: StageSpec = StageSpec()
@@ -146,6 +149,11 @@ class Recipe(Settings):
     """Evaluation; null leaves it out."""
     suite: SuiteSpec | None = None
     """Trials of the recipe, which `headrace sweep` runs; null: none are named here."""
+
+    @property
+    def reads_shards(self) -> bool:
+        """Whether a model is trained on a packed dataset, by headrace's loaders."""
+        return self.model is not None and self.dataset is not None
 
     @property
     def named_dataset(self) -> DatasetSpec:
@@ -183,11 +191,21 @@ class Recipe(Settings):
             return ()
         return (Objective(metric=self.trainer.monitor, mode=self.trainer.monitor_mode),)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _evaluate_samples_only(cls, content: object) -> object:
+        """Leave evaluation out by default if the recipe has no samples of headrace's."""
+        if not isinstance(content, Mapping) or "evaluate" in content or content.get("dataset"):
+            return content
+        return {**content, "evaluate": None}
+
     @model_validator(mode="after")
     def _check(self) -> Recipe:
         trains = (self.model, self.train.script, self.train.function)
         if sum(each is not None for each in trains) != 1:
             raise ValueError("give one of 'model', 'train.script' and 'train.function'")
+        if self.datamodule is not None and (self.dataset is not None or self.model is None):
+            raise ValueError("'datamodule' goes with 'model' and without 'dataset'")
         if self.dataset is None:
             self._check_without_dataset()
         if self.model is None:
@@ -206,12 +224,14 @@ class Recipe(Settings):
 
     def _check_without_dataset(self) -> None:
         """Refuse keys that need samples."""
-        if self.model is not None:
-            raise ValueError(
-                "a 'model' is trained on a dataset, and the recipe has none: write one, as in "
-                "dataset: {name: mine, source: /data/mine}; code that brings its own data trains "
-                "by 'train.script' or 'train.function'"
-            )
+        if self.model is not None and self.evaluate is not None:
+            raise ValueError("evaluate scores samples of a 'dataset': set evaluate: null; what the "
+                             "model logs in validation is recorded")  # fmt: skip
+        if self.model is not None and self.data != DataSpec():
+            raise ValueError("'data' says how samples of a 'dataset' become batches: leave it out, "
+                             "or write a dataset")  # fmt: skip
+        if self.model is not None and self.trainer.scale_lr is not None:
+            raise ValueError("trainer.scale_lr goes with data.global_batch_size of a 'dataset'")
         if self.data.fold is not None or self._runs_all_folds:
             key = "suite.folds" if self._runs_all_folds else "data.fold"
             raise ValueError(f"{key} is given, but the recipe has no dataset to "

@@ -74,6 +74,9 @@ _INSIDE = (
 _PL = "lightning.pytorch"
 _MADE = {
     "model": TargetKind("a LightningModule of yours", f"{_PL}.LightningModule", "", ()),
+    "datamodule": TargetKind(
+        "a LightningDataModule of yours", f"{_PL}.LightningDataModule", "", ()
+    ),
     "trainer": TargetKind(f"{_PL}.Trainer", f"{_PL}.Trainer", _PL, (f"{_PL}.trainer",)),
     "trainer.callbacks": TargetKind(
         f"a callback of {_PL}.callbacks", f"{_PL}.callbacks.Callback",
@@ -160,7 +163,7 @@ def targets_of(recipe: Recipe) -> dict[str, Target]:
     }
     found = {f"{key}[{i}]": one for key, many in lists.items() for i, one in enumerate(many)}
     reader = None if recipe.dataset is None else recipe.dataset.reader
-    single = {"dataset.reader": reader, "model": recipe.model}
+    single = {"dataset.reader": reader, "model": recipe.model, "datamodule": recipe.datamodule}
     single |= {"data.dataset": data.dataset, "data.collate": data.collate}
     single |= {"train.function": recipe.train.function}
     if recipe.evaluate is not None:

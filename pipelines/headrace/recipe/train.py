@@ -172,10 +172,17 @@ LoggerTarget = Annotated[
 """A logger, by a short name or as a target."""
 
 
+def _canonical(target: object) -> object:
+    """Return the full name of Lightning's Trainer for its short one."""
+    return "lightning.pytorch.Trainer" if target == "lightning.Trainer" else target
+
+
 class TrainerSpec(Settings):
     """Lightning's Trainer, checkpoints and what stops training."""
 
-    target: str = Field(default="lightning.pytorch.Trainer", alias="_target_")
+    target: Annotated[str, BeforeValidator(_canonical)] = Field(
+        default="lightning.pytorch.Trainer", alias="_target_"
+    )
     """The Trainer class."""
     max_epochs: Count = 10
     """Passes over the training split."""

@@ -46,6 +46,7 @@ RULES = {
     "evaluate.figures.*": Rule.ARGUMENTS,
     "evaluate.metrics.*": Rule.ARGUMENTS,
     "model": Rule.ARGUMENTS,
+    "datamodule": Rule.ARGUMENTS,
     "suite.grid": Rule.KEYS,
     "suite.points.*": Rule.KEYS,
     "suite.search.pruner": Rule.ARGUMENTS,

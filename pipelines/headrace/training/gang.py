@@ -240,8 +240,8 @@ def _run_ranks(node: NodeReady, recipe: Recipe, role: Role) -> NodeOutcome:
 def _checked_manifest(launch: NodeLaunch, recipe: Recipe, site: Site) -> Manifest:
     manifest = manifest_of(launch.dataset, site).without(launch.skipped)
     role = site.roles[recipe.train.role]
-    if recipe.train.script is None:
+    if recipe.reads_shards:
         check_memory(plan_training(recipe, role, manifest), available_memory_bytes())
-    else:
+    if recipe.train.script is not None:
         check_code(recipe.train.script, site)
     return manifest

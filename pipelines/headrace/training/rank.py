@@ -8,9 +8,9 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
@@ -28,7 +28,8 @@ from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import RunFolder
 from headrace.processes.identity import begin_child
 from headrace.recipe.evaluate import EvaluateSpec
-from headrace.recipe.model_source import LOADERS, with_loader
+from headrace.recipe.model_source import LOADERS, with_loader, without_data
+from headrace.recipe.recipe import Recipe
 from headrace.staging.gang_store import Brought, Traffic
 from headrace.steps.context import resolved
 from headrace.training.checkpoint_callbacks import (
@@ -44,6 +45,7 @@ from headrace.training.launch_records import NodeReady, TrainingOutcome
 from headrace.training.learning_rates import look_no_more, scaling_callbacks
 from headrace.training.loggers import build_loggers, identity_of, shield
 from headrace.training.own_checkpoints import OwnCheckpoints
+from headrace.training.own_loaders import OwnLoaders
 from headrace.training.rank_data import settings_of
 from headrace.training.rank_failures import describe
 from headrace.training.rendezvous import meet
@@ -70,17 +72,21 @@ class _RankTraining:
 
     def run(self) -> None:
         """Train from the checkpoint or from scratch to the end; rank 0 writes the outcome."""
-        given = (self._recipe, self._site)
-        data = HeadraceDataModule(
-            settings_of(self._node, self._rank, given, self._allowed, self._traffic)
+        beat = Beat(self._folder.beat(self._rank))
+        data_rank = self._recipe.trainer.data_rank(self._rank)
+        data = self._data()
+        is_own = not isinstance(data, HeadraceDataModule)
+        loader = (
+            OwnLoaders(self._recipe.seed, data_rank, beat.tick) if is_own else data.train_loader
         )
         model = self._model()
         guard = LossGuard(self._recipe.trainer.stop_on_nan)
         saving = self._saving(guard)
         data_ranks = self._recipe.trainer.data_ranks(self._launch.world_size)
-        loader = data.train_loader
         history = KeepHistory(self._run, self._launch, loader, data_ranks, lambda: saving.waited_s)
-        trainer = self._trainer(data, guard, saving, history)
+        trainer = self._trainer(data, beat, guard, saving, history)
+        if isinstance(loader, OwnLoaders):
+            loader.attach(trainer)
         if isinstance(trainer.strategy, ParallelStrategy):
             meet(trainer.strategy, self._launch, self._rank)
         try:
@@ -92,13 +98,22 @@ class _RankTraining:
                 write_record(self._folder.streamed(self._rank), self._traffic.brought)
         self._finish(trainer, saving, history.data_wait)
 
+    def _data(self) -> LightningDataModule | None:
+        """Return the samples of the dataset, or the user's own; None if the model has loaders."""
+        if self._recipe.dataset is not None:
+            given = (self._recipe, self._site)
+            settings = settings_of(self._node, self._rank, given, self._allowed, self._traffic)
+            return HeadraceDataModule(settings)
+        own = self._recipe.datamodule
+        return None if own is None else instantiate(own, self._allowed, "datamodule")
+
     def _model(self) -> LightningModule:
         target = self._recipe.model
         if target is None:
             raise RecipeError("The recipe has no model", "Set 'model', or 'train.script'.")
         seed_at(self._recipe.seed, 0, 0, 0, "weights")  # the same on all ranks
         model: LightningModule = instantiate(target, self._allowed, "model")
-        _check_loaders(model)
+        _check_loaders(model, self._recipe)
         check_steps(model, self._recipe.evaluate)
         if self._rank == 0 and self._launch.resume is None:
             _check_metrics(self._recipe.evaluate, self._allowed)
@@ -127,7 +142,8 @@ class _RankTraining:
 
     def _trainer(
         self,
-        data: HeadraceDataModule,
+        data: LightningDataModule | None,
+        beat: Beat,
         guard: LossGuard,
         saving: StepCheckpoints,
         history: KeepHistory,
@@ -138,7 +154,6 @@ class _RankTraining:
         for each in loggers:
             shield(each, self._run)
         evaluate = self._recipe.evaluate
-        beat = SignsOfLife(Beat(self._folder.beat(rank)))
         seed = StepSeed(self._recipe.seed, recipe.data_rank(rank))
         named = instantiate_all(recipe.callbacks, self._allowed, "trainer.callbacks")
         if launch.resume is not None:
@@ -154,10 +169,10 @@ class _RankTraining:
             self._allowed,
             launch.num_nodes,
             launch.ranks_per_node,
-            callbacks=[beat, seed, *scaling, *named, *last],
+            callbacks=[SignsOfLife(beat), seed, *scaling, *named, *last],
             logger=loggers or False,
             default_root_dir=str(self._run.path),
-            limit_val_batches=None if data.has_validation else 0,
+            **_sharing(data),
         )
 
     def _finish(self, trainer: Trainer, saving: StepCheckpoints, data_wait: float) -> None:
@@ -195,11 +210,20 @@ def _weights_hash(trainer: Trainer) -> str:
     return weights_hash(weights) if trainer.is_global_zero else ""
 
 
-def _check_loaders(model: LightningModule) -> None:
-    """Refuse loaders of the model, which Lightning would not call."""
-    for name in LOADERS:
-        if is_overridden(name, model):
-            raise UserError(*with_loader(type(model).__name__, name))
+def _sharing(data: LightningDataModule | None) -> dict[str, Any]:
+    """Return arguments of the Trainer that say who shares samples out over the ranks."""
+    if not isinstance(data, HeadraceDataModule):
+        return {"use_distributed_sampler": True}
+    return {"limit_val_batches": None if data.has_validation else 0}
+
+
+def _check_loaders(model: LightningModule, recipe: Recipe) -> None:
+    """Refuse loaders of the model beside other data, and a model without any data."""
+    own = [name for name in LOADERS if is_overridden(name, model)]
+    if own and (recipe.dataset or recipe.datamodule):
+        raise UserError(*with_loader(type(model).__name__, own[0]))
+    if not own and not (recipe.dataset or recipe.datamodule):
+        raise UserError(*without_data(type(model).__name__))
 
 
 def _check_metrics(spec: EvaluateSpec | None, allowed: Allowed) -> None:

@@ -110,7 +110,7 @@ def _follower(context: StepContext, manifest: Manifest) -> tuple[Follower, tuple
     role = context.site.roles[context.recipe.train.role]
     num_nodes, ranks_per_node = gang_size(context.recipe, role)
     plan = None
-    if context.recipe.train.script is None:
+    if context.recipe.reads_shards:
         plan = plan_training(context.recipe, role, manifest)
         context.event("plan", **vars(plan))
     return Follower(context, plan, num_nodes * ranks_per_node), (num_nodes, ranks_per_node)
