@@ -20,6 +20,7 @@ from headrace.checkpoints.content import refusing
 from headrace.checkpoints.files import best_of
 from headrace.checkpoints.weights import load_weights, telling_misfit, weights_hash
 from headrace.data.instantiate import Allowed, instantiate, instantiate_all
+from headrace.data.loader import BatchLoader
 from headrace.data.model_steps import check_steps
 from headrace.data.module import HeadraceDataModule
 from headrace.data.sampling import seed_at
@@ -75,9 +76,10 @@ class _RankTraining:
         beat = Beat(self._folder.beat(self._rank))
         data_rank = self._recipe.trainer.data_rank(self._rank)
         data = self._data()
-        is_own = not isinstance(data, HeadraceDataModule)
-        loader = (
-            OwnLoaders(self._recipe.seed, data_rank, beat.tick) if is_own else data.train_loader
+        loader: BatchLoader | OwnLoaders = (
+            data.train_loader
+            if isinstance(data, HeadraceDataModule)
+            else OwnLoaders(self._recipe.seed, data_rank, beat.tick)
         )
         model = self._model()
         guard = LossGuard(self._recipe.trainer.stop_on_nan)
