@@ -27,6 +27,7 @@ from headrace.informing import inform, shielded
 from headrace.steps.history import HistoryRow, NodeRow, RankRow, RowWriter, rank_file, usage_file
 from headrace.training.launch_records import NodeLaunch, TrainingProgress
 from headrace.training.learning_rates import rate_factor
+from headrace.training.own_loaders import OwnLoaders
 from headrace.training.progress import AttemptMeter, training_rows
 
 _LEAST_S = 0.1
@@ -53,7 +54,7 @@ class KeepHistory(Callback):  # type: ignore[misc]
         self,
         run: RunFolder,
         launch: NodeLaunch,
-        loader: BatchLoader,
+        loader: BatchLoader | OwnLoaders,
         data_ranks: int,
         checkpoint_s: Callable[[], float],
     ) -> None:
