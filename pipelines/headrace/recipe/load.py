@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -90,7 +91,7 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
     from headrace.recipe.recipe import Recipe
 
     path, origin, config = _changed(name_or_path, overrides)
-    content = {"name": path.stem, **_resolved(config, origin, RecipeError)}
+    content = {"name": path.stem, **_without_variables(config, origin)}
     recipe = parse(Recipe, content, origin)
     is_given = name_or_path.endswith((".yaml", ".yml"))
     return with_code_beside(recipe, path.absolute().parent) if is_given else recipe
@@ -145,7 +146,21 @@ def recipe_from(source: Mapping[str, Any], values: Mapping[str, Any], origin: st
     config = OmegaConf.create(dict(source))
     for key, value in values.items():
         apply(config, Override("", key, value))
-    return parse(Recipe, _resolved(config, origin, RecipeError), origin)
+    return parse(Recipe, _without_variables(config, origin), origin)
+
+
+def _without_variables(config: Any, origin: str) -> dict[str, Any]:
+    """Return the plain values of a recipe without its variables.
+
+    A variable is a key that recipes do not have and that an interpolation names, as `${rate}`.
+    """
+    from omegaconf import OmegaConf
+
+    from headrace.recipe.recipe import Recipe
+
+    content = _resolved(config, origin, RecipeError)
+    named = set(_VARIABLE.findall(str(OmegaConf.to_container(config, resolve=False))))
+    return {key: content[key] for key in content if key in Recipe.model_fields or key not in named}
 
 
 def load_site(name_or_path: str, user: str | None = None) -> Site:
@@ -245,6 +260,9 @@ def _resolved(config: Any, origin: str, error_type: type[UserError]) -> dict[str
     if not isinstance(content, dict):
         raise error_type(f"{origin} holds a {type(content).__name__}, not a mapping of keys")
     return {str(key): value for key, value in content.items()}
+
+
+_VARIABLE = re.compile(r"\$\{(\w+)")
 
 
 @contextmanager
