@@ -81,20 +81,25 @@ def with_code_beside(recipe: Recipe, folder: Path) -> Recipe:
 
     A folder that other accounts may change is not added; a warning gives the reason.
     """
-    names = (
-        use.name for key, each in targets_of(recipe).items() for use in uses(key, each.as_config())
-    )
-    tops = {name.partition(".")[0] for name in names}
+    targets = targets_of(recipe).items()
+    found = [use for key, target in targets for use in uses(key, target.as_config())]
+    tops = {use.name.partition(".")[0] for use in found}
     known = [Path(each).expanduser() for each in recipe.code]
-    needed = [top for top in sorted(tops) if _has(folder, top)]
-    if folder in known or all(
-        find_spec(top) or any(_has(each, top) for each in known) for top in needed
-    ):
+    lacking = [top for top in tops if not any(_has(each, top) for each in known)]
+    if not any(_has(folder, top) and not _is_installed(top, folder) for top in lacking):
         return recipe
     if problem := problem_of(folder):
         warn_once(f"Modules in {folder} are not used: {problem}. To use them, name it in 'code'")
         return recipe
     return recipe.model_copy(update={"code": (*recipe.code, str(folder))})
+
+
+def _is_installed(top: str, folder: Path) -> bool:
+    """Whether nodes find a module without `folder`, which a notebook has on its module path."""
+    spec = find_spec(top)
+    places = [spec.origin] if spec and spec.origin else []
+    places += (spec and spec.submodule_search_locations) or []
+    return any(not Path(place).is_relative_to(folder) for place in places)
 
 
 def _has(folder: Path, top: str) -> bool:

@@ -1,0 +1,273 @@
+"""headrace from Python: notebooks, scripts and CI.
+
+`headrace.run`, `headrace.sweep`, `headrace.plan`, `headrace.list_runs`, `headrace.result` are these functions. They do what
+the commands of the same names do, in the calling process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.cli.console import open_console
+from headrace.cli.runs import request_of
+from headrace.cli.watching import Watching
+from headrace.errors import StepError, UserError
+from headrace.execution.execute import LeasePreview, execute, previews
+from headrace.files.layout import RunFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.recipe.home import home
+from headrace.recipe.load import load_recipe, load_site
+from headrace.recipe.overrides import check_size
+from headrace.runs.lifecycle import create_run
+from headrace.runs.planning import predicted
+from headrace.runs.prediction import Prediction
+from headrace.runs.results import table_of, trials_of
+from headrace.runs.runs import outputs_of
+from headrace.runs.suites import sought_by
+from headrace.states import StepState
+from headrace.status.run import run_views
+from headrace.status.run_details import RunDetails, run_details
+from headrace.steps.history import read_history
+from headrace.suites import values as sweep_values
+
+RecipeLike = str | Path | Mapping[str, Any]
+"""Name of a recipe, path of a YAML file, or the content of one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """A run or suite, read anew at each access.
+
+    Attributes:
+        run_id: Its id, as in `headrace status`.
+    """
+
+    run_id: str
+
+    @property
+    def details(self) -> RunDetails:
+        """State, steps, time, cost and main metric."""
+        return run_details(self.run_id)
+
+    @property
+    def state(self) -> StepState:
+        """State, such as `succeeded`."""
+        return self.details.state
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the run."""
+        return Path(open_ledger().run(self.run_id).folder)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Metrics of training, and of evaluation where it has the same names; of a suite none."""
+        found: dict[str, float] = {}
+        for step in ("train", "evaluate"):
+            metrics = outputs_of(self.run_id).get(step, {}).get("metrics")
+            found |= metrics if isinstance(metrics, Mapping) else {}
+        return found
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The last checkpoint; None if there is none."""
+        return self._path("train", "checkpoint")
+
+    @property
+    def best_checkpoint(self) -> Path | None:
+        """The checkpoint with the best monitored metric; None without `trainer.monitor`."""
+        return self._path("train", "best_checkpoint")
+
+    @property
+    def report(self) -> Path | None:
+        """The HTML report of the evaluation; None without one."""
+        return self._path("evaluate", "report")
+
+    @property
+    def history(self) -> Any:
+        """Table of training: epoch, step, loss, rates and logged metrics, a row each time.
+
+        A `pandas.DataFrame`, or a `pyarrow.Table` if pandas is not installed.
+        """
+        rows = read_history(RunFolder(self.folder)).rows
+        names = ("at", "launch", "epoch", "step", "loss", "samples_per_s", "data_wait")
+        return _table(
+            {**{name: getattr(row, name) for name in names}, **row.metrics} for row in rows
+        )
+
+    @property
+    def trials(self) -> Any:
+        """Table of a suite's trials: values, metrics, time and cost, a row each; as `history`."""
+        record = open_ledger().run(self.run_id)
+        objectives = sought_by(RunFolder(Path(record.folder))).objectives
+        return _table(table_of(trials_of(record), objectives))
+
+    def _path(self, step: str, output: str) -> Path | None:
+        found = outputs_of(self.run_id).get(step, {}).get(output)
+        return Path(found) if isinstance(found, str) and found else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a run would take."""
+
+    leases: tuple[LeasePreview, ...]
+    """The leases it would request, in order."""
+    prediction: Prediction
+    """Time and cost, with intervals; unknown without a similar earlier run."""
+
+
+def run(recipe: RecipeLike, site: str | Path = "laptop", **overrides: Any) -> RunResult:
+    """Run a recipe to its end, as `headrace run`; show progress, also in a notebook.
+
+    Args:
+        recipe: Name, path or content of a recipe.
+        site: Name or path of a site.
+        **overrides: Changes to the recipe: `trainer={"max_epochs": 3}`, `seed=1`, or by dotted keys
+            `**{"trainer.max_epochs": 3}`.
+
+    Raises:
+        UserError: The recipe does not fit the site.
+        StepError: A step failed; the message names it and why.
+    """
+    return _carried_out(recipe, site, _words(overrides), "train")
+
+
+def sweep(recipe: RecipeLike, site: str | Path = "laptop", **values: Any) -> RunResult:
+    """Run the trials of a suite, as `headrace sweep`; a list as value gives a trial for each entry.
+
+    Text is read as by `headrace sweep`: `**{"model.lr": "tag(log, interval(1e-5, 1e-1))"}`.
+    `trials` is the number of points that a sampler proposes. Arguments and errors as `run`.
+    """
+    number = values.pop("trials", None)
+    words = [
+        f"{key}={','.join(map(_word, each)) if isinstance(each, list | tuple | range) else each}"
+        for key, each in _flat(values)
+    ]
+    overrides, update = sweep_values.parse(words, trials=number)
+    given = (*overrides, *sweep_values.as_overrides(update))
+    return _carried_out(recipe, site, given, "suite")
+
+
+def plan(recipe: RecipeLike, site: str | Path = "laptop", **overrides: Any) -> Plan:
+    """Return what a run would request, take and cost; arguments and errors as `run`."""
+    asked = load_recipe(_source(recipe), _words(overrides))
+    place, kind = load_site(str(site)), "train" if asked.suite is None else "suite"
+    found = previews(asked, place, kind)
+    return Plan(leases=found, prediction=predicted(asked, place, kind))
+
+
+def list_runs(limit: int = 20, state: str | None = None) -> Any:
+    """Return a table of runs, the newest first; `state` as `succeeded`; a row each.
+
+    A `pandas.DataFrame`, or a `pyarrow.Table` if pandas is not installed.
+    """
+    states = () if state is None else (StepState(state),)
+    rows = run_views(open_ledger().runs(limit, states))
+    names = (
+        "run_id",
+        "kind",
+        "recipe",
+        "site",
+        "user",
+        "step",
+        "created_at",
+        "elapsed_s",
+        "folder",
+    )
+    return _table(
+        {
+            **{name: getattr(row, name) for name in names},
+            "state": row.state.value,
+            "metric": row.metric.name if row.metric else None,
+            "value": row.metric.value if row.metric else None,
+        }
+        for row in rows
+    )
+
+
+def result(run_id: str) -> RunResult:
+    """Return a run by its id.
+
+    Raises:
+        UnknownNameError: There is no such run.
+    """
+    return RunResult(run_id=open_ledger().run(run_id).run_id)
+
+
+def _carried_out(
+    recipe: RecipeLike, site: str | Path, overrides: Sequence[str], kind: str
+) -> RunResult:
+    job = create_run(request_of(_source(recipe), list(overrides), str(site), kind=kind))
+    with Watching(job.run_id, open_console(), job.folder) as tick:
+        execute(job, tick)
+    done = RunResult(run_id=job.run_id)
+    details = done.details
+    if details.state is not StepState.SUCCEEDED:
+        raise StepError(
+            f"Run {job.run_id} is {details.state.value}: {details.why or details.step}",
+            f"headrace.result('{job.run_id}') has what it made; `headrace logs {job.run_id}` why.",
+        )
+    return done
+
+
+def _source(recipe: RecipeLike) -> str:
+    """Return the name or path of a recipe; content is kept in a file named by its hash."""
+    if not isinstance(recipe, Mapping):
+        return str(recipe)
+    text = json.dumps(recipe, indent=2, default=str)
+    name = str(recipe.get("name", "notebook"))
+    folder = home() / "notebook" / hashlib.sha256(text.encode()).hexdigest()[:12]
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    file = folder / f"{Path(name).name}.yaml"  # JSON is YAML
+    file.write_text(text)
+    return str(file)
+
+
+def _words(overrides: Mapping[str, Any]) -> tuple[str, ...]:
+    words = tuple(f"{key}={_word(value)}" for key, value in _flat(overrides))
+    check_size(words)
+    return words
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value and "_target_" not in value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _word(value: Any) -> str:
+    try:
+        return json.dumps(value, default=_plain)
+    except TypeError as error:
+        raise UserError(
+            f"A {type(value).__name__} cannot stand in a recipe", "Give plain values."
+        ) from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "item"):  # a number of NumPy or torch
+        return value.item()
+    raise TypeError(f"{type(value).__name__} is no plain value")
+
+
+def _table(rows: Iterable[Mapping[str, Any]]) -> Any:
+    """Return rows as a table of pandas, or of Arrow without it."""
+    listed = list(rows)
+    try:
+        pandas = importlib.import_module("pandas")
+    except ImportError:
+        pyarrow = importlib.import_module("pyarrow")
+        names = dict.fromkeys(name for row in listed for name in row)
+        return pyarrow.table({name: [row.get(name) for row in listed] for name in names})
+    return pandas.DataFrame(listed)
