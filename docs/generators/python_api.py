@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 PUBLIC: dict[str, tuple[str, ...]] = {
+    "headrace.api": ("run", "sweep", "plan", "list_runs", "result", "RunResult", "Plan"),
     "headrace.script": (
         "dataset", "dataset_folder", "loader", "newest", "saving", "report", "stop_asked", "pause",
     ),
@@ -24,7 +25,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "headrace_bench.shards": ("ShardWriter",),
     "headrace.errors": (
         "HeadraceError", "UserError", "UserCodeError", "DataError", "ShardError",
-        "StorageFullError", "LedgerError",
+        "StorageFullError", "LedgerError", "StepError", "UnknownNameError",
     ),
 }  # fmt: skip
 """The public names by module. Everything else may change in any release."""

@@ -1,7 +1,7 @@
 """headrace from Python: notebooks, scripts and CI.
 
-`headrace.run`, `headrace.sweep`, `headrace.plan`, `headrace.list_runs`, `headrace.result` are these functions. They do what
-the commands of the same names do, in the calling process.
+The functions are also those of the package: `headrace.run` and so on. They do what the commands of
+the same names do, in the calling process.
 """
 
 from __future__ import annotations
@@ -140,10 +140,18 @@ def run(recipe: RecipeLike, site: str | Path = "laptop", **overrides: Any) -> Ru
 
 
 def sweep(recipe: RecipeLike, site: str | Path = "laptop", **values: Any) -> RunResult:
-    """Run the trials of a suite, as `headrace sweep`; a list as value gives a trial for each entry.
+    """Run the trials of a suite to their end, as `headrace sweep`.
 
-    Text is read as by `headrace sweep`: `**{"model.lr": "tag(log, interval(1e-5, 1e-1))"}`.
-    `trials` is the number of points that a sampler proposes. Arguments and errors as `run`.
+    Args:
+        recipe: Name, path or content of a recipe.
+        site: Name or path of a site.
+        **values: Keys of the recipe, as for `run`: a list gives a trial for each entry. Text is
+            read as by `headrace sweep`: `**{"model.lr": "tag(log, interval(1e-5, 1e-1))"}`.
+            `trials` is the number of points that a sampler proposes.
+
+    Raises:
+        UserError: The recipe does not fit the site.
+        StepError: The suite failed; the message says why.
     """
     number = values.pop("trials", None)
     words = [
@@ -156,7 +164,16 @@ def sweep(recipe: RecipeLike, site: str | Path = "laptop", **values: Any) -> Run
 
 
 def plan(recipe: RecipeLike, site: str | Path = "laptop", **overrides: Any) -> Plan:
-    """Return what a run would request, take and cost; arguments and errors as `run`."""
+    """Return what a run would request, take and cost.
+
+    Args:
+        recipe: Name, path or content of a recipe.
+        site: Name or path of a site.
+        **overrides: Changes to the recipe, as for `run`.
+
+    Raises:
+        UserError: The recipe does not fit the site.
+    """
     asked = load_recipe(_source(recipe), _words(overrides))
     place, kind = load_site(str(site)), "train" if asked.suite is None else "suite"
     found = previews(asked, place, kind)
@@ -164,9 +181,13 @@ def plan(recipe: RecipeLike, site: str | Path = "laptop", **overrides: Any) -> P
 
 
 def list_runs(limit: int = 20, state: str | None = None) -> Any:
-    """Return a table of runs, the newest first; `state` as `succeeded`; a row each.
+    """Return a table of runs, the newest first, a row each.
 
     A `pandas.DataFrame`, or a `pyarrow.Table` if pandas is not installed.
+
+    Args:
+        limit: Most rows.
+        state: State of the runs, such as `failed`; None for all.
     """
     states = () if state is None else (StepState(state),)
     rows = run_views(open_ledger().runs(limit, states))
@@ -193,10 +214,13 @@ def list_runs(limit: int = 20, state: str | None = None) -> Any:
 
 
 def result(run_id: str) -> RunResult:
-    """Return a run by its id.
+    """Return a run or suite.
+
+    Args:
+        run_id: Its id, as in `headrace runs`.
 
     Raises:
-        UnknownNameError: There is no such run.
+        UnknownNameError: The ledger has no run of that id.
     """
     return RunResult(run_id=open_ledger().run(run_id).run_id)
 
@@ -258,7 +282,7 @@ def _plain(value: Any) -> Any:
         return str(value)
     if hasattr(value, "item"):  # a number of NumPy or torch
         return value.item()
-    raise TypeError(f"{type(value).__name__} is no plain value")
+    raise TypeError(f"{type(value).__name__} cannot be written as a plain value")
 
 
 def _table(rows: Iterable[Mapping[str, Any]]) -> Any:

@@ -9,7 +9,7 @@ from support.sources import product_modules, relative
 MAX_FILE_LINES = 450
 
 BUDGETS = {
-    "headrace": 1398,
+    "headrace": 1422,
     "headrace/batch": 2442,
     "headrace/checkpoints": 928,
     "headrace/cli": 4720,

@@ -33,7 +33,7 @@ Collate = Callable[[list[Sample]], Batch]
 SAMPLE_ID = "sample_id"
 
 WHOLE = "_batch_"
-"""Key of a batch that the user's `collate` formed and that is no dict; beside it: `sample_id`."""
+"""Key of what the user's `collate` formed if that is not a dict; beside it: `sample_id`."""
 
 SHAPE = "_shape"
 """Suffix of the field with the shapes of samples before they were padded."""
@@ -97,7 +97,7 @@ def collate(
 def collated(form: Collate, samples: list[Sample]) -> Batch:
     """Return the batch that a user's `form` makes of samples, with their ids.
 
-    One that is no dict becomes the value of `WHOLE`.
+    A batch that is not a dict becomes the value of `WHOLE`.
 
     Raises:
         UserCodeError: It raised, or returned nothing.

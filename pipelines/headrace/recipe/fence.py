@@ -1,7 +1,7 @@
 """The fence: which paths, URLs and code a recipe may name, by the door of its requester.
 
 Users who may trigger runs without a shell have not the rights of the account that runs them: they
-reach what the site lists. A terminal is a shell of that account, so there is no fence.
+reach what the site lists. A terminal is a shell of that account and has no fence.
 """
 
 from __future__ import annotations

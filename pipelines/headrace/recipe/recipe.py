@@ -79,7 +79,7 @@ class DataSpec(Settings):
     fields. After `transforms` and `augment`."""
     collate: Target | None = None
     """Callable `[sample, …] -> batch` that forms batches in headrace's place, as from pairs; what
-    is no dict is what the model gets."""
+    is not a dict is what the model gets."""
     transforms: Targets = ()
     """Callables `batch -> batch`, applied in order in training and evaluation."""
     augment: Targets = ()

@@ -197,12 +197,17 @@ OWN = ("dataset=null", "model=null", "evaluate=null", "train.script=mine.py")
             ["train.function is called once: leave train.nodes and ranks_per_node out"],
         ),
         (
-            ["dataset=null"],
-            [
-                "a 'model' is trained on a dataset, and the recipe has none",
-                "dataset: {name: mine, source: /data/mine}",
-                "'train.script'",
-            ],
+            ["dataset=null", "data.prefetch=2"],
+            ["'data' says how samples of a 'dataset' become batches: leave it out"],
+        ),
+        (["datamodule._target_=m.D"], ["'datamodule' goes with 'model' and without 'dataset'"]),
+        (
+            ["dataset=null", "evaluate={}"],
+            ["evaluate scores samples of a 'dataset': set evaluate: null"],
+        ),
+        (
+            ["data.batch=[image]", "data.collate._target_=m.f"],
+            ["batch names fields, and collate forms the batch: leave one out"],
         ),
         ([*OWN, "data.fold=0"], ["data.fold is given, but the recipe has no dataset to cut"]),
         ([*OWN, "suite.folds=true"], ["suite.folds is given, but the recipe has no dataset"]),
