@@ -22,13 +22,16 @@ QUICK = -m "not gpu and not nightly and not slow"
 # tests of the engine: nothing beside it can be imported meanwhile
 ENGINE = tests/unit tests/contract
 
-.PHONY: help demo test check setup system-packages static lint types imports unit contract satellites dags integration \
+.PHONY: help wheel demo test check setup system-packages static lint types imports unit contract satellites dags integration \
 	chaos docs nightly gpu-check site reference images mutants slurm-up slurm-down format pins clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | \
 		sed -E 's/^([a-z-]+):.*## /\1\t/' | \
 		while IFS=$$'\t' read -r name text; do printf '  make %-16s %s\n' "$$name" "$$text"; done
+
+wheel: setup ## dist/headrace-….whl, to install elsewhere
+	@exec $(BIN)/uv build --quiet --wheel -o dist .
 
 demo: setup ## Airflow, the digits, training and evaluation, live in this terminal (ARGS=--once to end when done)
 	@exec $(BIN)/headrace demo $(ARGS)
