@@ -162,7 +162,7 @@ class NotFiniteLossError(UserError):
 
 
 class UnknownNameError(UserError):
-    """There is no run, lease, dataset or step of that name."""
+    """No run, lease, dataset or step has that name."""
 
 
 class DataError(HeadraceError):

@@ -161,7 +161,7 @@ def _check_module(use: TargetUse, code: SourceCode) -> None:
     top = use.name.partition(".")[0]
     if not code.has_module(top):
         raise TargetError(
-            f"{use.key} is '{use.name}', and there is no module '{top}'",
+            f"{use.key} is '{use.name}', and no module '{top}' was found",
             "Correct the name, install its package, or name the folder that holds it in 'code' of "
             "the recipe. Modules beside the recipe and in the working folder need no 'code'.",
         )
