@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 from headrace.data.decode import Decoder
 from headrace.data.gather import Gatherer
 from headrace.data.instantiate import Allowed, instantiate, instantiate_all
-from headrace.data.sampling import Indices
+from headrace.data.sampling import Indices, check_cropped
 from headrace.data.transforms import (
     SAMPLE_ID,
     Batch,
@@ -30,6 +30,7 @@ from headrace.data.transforms import (
     SampleTransform,
     collate,
     collated,
+    leading_crops,
     varies,
 )
 from headrace.errors import DataError, UserError, blaming_user_code
@@ -186,8 +187,12 @@ class SampleReader:
         self.fixed.append(dataset.field(SAMPLE_ID))
         self.ragged = [info for info in infos if info.layout == "ragged"]
         self.gatherer = Gatherer(dataset)
-        self._decoder = Decoder()
-        self._chain = SampleChain(self.reading.transforms)
+        crops = {} if self.reading.own else leading_crops(self.reading.transforms)
+        for name in crops:
+            check_cropped(name, dataset.manifest)
+        self._decoder = Decoder(crops)
+        self._others = self.reading.transforms[len(crops) :]
+        self._chain = SampleChain(self._others)
         self.own: OwnSamples | None = None
         if self.reading.own is not None:
             plain = SampleReader(dataset, Reading(verify=self.reading.verify))
@@ -209,14 +214,14 @@ class SampleReader:
         """
         if self.reading.collate is not None:
             return collated(self.reading.collate, self.samples(indices, seeds))
-        if self.reading.transforms or self.own is not None:
+        if self._others or self.own is not None:
             return self._join(self.samples(indices, seeds), indices)
         with self.dataset.holding(indices):
             self._verify(indices)
             batch: Batch = dict(self.gatherer.gather(self.fixed, indices))
             sources = partial(self.dataset.sources, indices)
             for info in self.ragged:
-                items = self._decoder.decode(self.dataset, info, indices, self.gatherer.lend)
+                items = self._decoder.decode(self.dataset, info, indices, self.gatherer.lend, seeds)
                 batch |= (
                     {info.name: items}
                     if isinstance(items, Tensor)
@@ -228,16 +233,16 @@ class SampleReader:
 
     def samples(self, indices: Indices, seeds: Sequence[int] | None = None) -> list[Sample]:
         """Return single samples, transformed; arguments and errors as `read`."""
-        samples = self._packed(indices) if self.own is None else self.own.samples(indices)
-        if not self.reading.transforms:
+        samples = self._packed(indices, seeds) if self.own is None else self.own.samples(indices)
+        if not self._others:
             return samples
         each = [None] * len(samples) if seeds is None else list(seeds)
         return [self._chain(sample, seed) for sample, seed in zip(samples, each, strict=True)]
 
-    def _packed(self, indices: Indices) -> list[Sample]:
+    def _packed(self, indices: Indices, seeds: Sequence[int] | None) -> list[Sample]:
         with self.dataset.holding(indices):
             self._verify(indices)
-            columns = self._columns(indices)
+            columns = self._columns(indices, seeds)
         return [
             {name: column[number] for name, column in columns.items()}
             for number in range(len(indices))
@@ -247,10 +252,10 @@ class SampleReader:
         if self.reading.verify:
             check_samples(self.dataset, indices)
 
-    def _columns(self, indices: Indices) -> Batch:
+    def _columns(self, indices: Indices, seeds: Sequence[int] | None) -> Batch:
         columns: Batch = dict(self.gatherer.gather(self.fixed, indices))
         for info in self.ragged:
-            items = self._decoder.decode(self.dataset, info, indices)
+            items = self._decoder.decode(self.dataset, info, indices, None, seeds)
             columns[info.name] = [
                 item if isinstance(item, str) else torch.as_tensor(item) for item in items
             ]

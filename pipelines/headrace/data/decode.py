@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 
 from headrace.data.sampling import Indices
-from headrace.data.transforms import varies
+from headrace.data.transforms import RandomResizedCrop, varies
 from headrace.errors import ShardError, UnreadableError
-from headrace.fields.field_kind import Kind, kind_of_encoding
+from headrace.fields.field_kind import kind_of_encoding
 from headrace.files.manifest import FieldInfo
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.format import MEND
@@ -72,14 +72,18 @@ class Decoder:
 
     One thread per core of this rank; one in a worker of torch's DataLoader, whose number the user
     chooses.
+
+    Args:
+        crops: What crops fields at decoding, by field.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, crops: Mapping[str, RandomResizedCrop] | None = None) -> None:
+        self._crops = crops or {}
         self._pool: ThreadPoolExecutor | None = None
         self._pid = 0
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Decoder, ()
+        return Decoder, (self._crops,)
 
     def decode(
         self,
@@ -87,11 +91,12 @@ class Decoder:
         info: FieldInfo,
         indices: Indices,
         lend: Lend | None = None,
+        seeds: Sequence[int] | None = None,
     ) -> list[Any] | Tensor:
         """Read and decode samples of a ragged field; raise `DataError` if one cannot be decoded.
 
         Returns one array per sample, text as `str`; with `lend`, images of one shape as
-        `(batch, *shape)`.
+        `(batch, *shape)`. `seeds` are those of the samples, for crops.
         """
         with dataset.holding(indices):
             items = dataset.items(info.name, indices)
@@ -99,27 +104,28 @@ class Decoder:
                 return _arrays(dataset, info, indices, items)
             namer = partial(_namer, dataset, indices)
             kind = kind_of_encoding(info.encoding, info.orientation)
+            crop = self._crops.get(info.name)
+
+            def decoded(at: int) -> Any:
+                seed = seeds[at] if seeds else None
+                decode = partial(crop.decode, kind, seed) if crop else kind.decode
+                return _decoded(items[at], info, namer(at), decode)
+
             if kind.is_text:
-                return [_decoded(item, info, namer(at), kind) for at, item in enumerate(items)]
+                return [decoded(at) for at in range(len(items))]
             side = _Side(len(items), None if varies(info) else lend)
-            self._fill(side, info, items, namer)
+            self._fill(side, decoded)
             return side.items if side.whole is None else side.whole
 
-    def _fill(
-        self,
-        side: _Side,
-        info: FieldInfo,
-        items: Sequence[NDArray[np.uint8]],
-        namer: Callable[[int], Name],
-    ) -> None:
+    def _fill(self, side: _Side, decoded: Callable[[int], Any]) -> None:
         def decode(places: range) -> None:
             for place in places:
-                side.put(place, _decoded(items[place], info, namer(place), kind))
+                side.put(place, decoded(place))
 
-        kind = kind_of_encoding(info.encoding, info.orientation)
-        count = min(len(items), num_cores() * _SLICES)
+        num_items = len(side.items)
+        count = min(num_items, num_cores() * _SLICES)
         threads = self._threads()
-        parts = [threads.submit(decode, range(first, len(items), count)) for first in range(count)]
+        parts = [threads.submit(decode, range(first, num_items, count)) for first in range(count)]
         wait(parts)  # also after an error: shards may be unmapped after that
         for part in parts:
             part.result()
@@ -135,9 +141,11 @@ def _namer(dataset: ShardedDataset, indices: Indices, place: int) -> Name:
     return lambda: dataset.sources(indices[place : place + 1])[0]
 
 
-def _decoded(item: NDArray[np.uint8], info: FieldInfo, name: Name, kind: Kind) -> Any:
+def _decoded(
+    item: NDArray[np.uint8], info: FieldInfo, name: Name, decode: Callable[[bytes], Any]
+) -> Any:
     try:
-        return kind.decode(item.tobytes())
+        return decode(item.tobytes())
     except UnreadableError as error:
         raise UnreadableError(f"{name()}, field '{info.name}': {error.what}", MEND) from error
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from random import Random
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import interpolate
 
-from headrace.errors import DataError, blaming_user_code, nearest
-from headrace.fields.field_kind import kind_of_encoding
+from headrace.errors import DataError, UserError, blaming_user_code, nearest
+from headrace.fields.field_kind import Kind, kind_of_encoding
 from headrace.files.manifest import FieldInfo
+from headrace.recipe.crop import CROPS_FIRST, Crop
 
 Sample = dict[str, Any]
 """Fields of one sample by name: tensors, text as `str`; and `sample_id () int64`."""
@@ -227,3 +232,41 @@ class AddNoise:
         """Add noise to one field."""
         values = _field(batch, self.field)
         return {**batch, self.field: values + self.std * torch.randn_like(values)}
+
+
+class RandomResizedCrop(Crop):
+    """Crop a random part of an encoded image at decoding, resize it, mirror some.
+
+    The part is drawn as by torchvision; in validation and evaluation it is the central square. A
+    field becomes `(size, size, 3) uint8`. It comes before all other sample transforms.
+    """
+
+    def __call__(self, sample: Sample) -> Sample:
+        """Raise `UserError`: the sample is decoded already."""
+        del sample
+        raise UserError(f"RandomResizedCrop comes after '{self.field}' is decoded", CROPS_FIRST)
+
+    def decode(self, kind: Kind, seed: int | None, content: bytes) -> NDArray[np.uint8]:
+        """Return the part of an image by the `seed` of its sample; raise `UnreadableError`."""
+        random = None if seed is None else Random(f"{seed} {self.field}")
+        is_mirrored = random is not None and random.random() < self.flip
+        pixels = kind.decode_part(content, partial(self.box, random), self.size)
+        if pixels.ndim == 2:
+            pixels = np.repeat(pixels[:, :, None], 3, axis=2)
+        # one image, contiguous, channels last: resized fast, and without further threads
+        image = torch.from_numpy(np.array(pixels, order="C"))[None].permute(0, 3, 1, 2)
+        image = interpolate(image, (self.size, self.size), mode="bilinear", antialias=True)
+        array = np.ascontiguousarray(image[0].permute(1, 2, 0).numpy())
+        if is_mirrored:  # pixels are moved in one piece, which is faster
+            array = array.view("V3")[:, ::-1].copy().view(np.uint8).reshape(array.shape)
+        return array
+
+
+def leading_crops(transforms: Sequence[SampleTransform]) -> dict[str, RandomResizedCrop]:
+    """Return the crops that come before all other transforms, by field."""
+    found: dict[str, RandomResizedCrop] = {}
+    for each in transforms:
+        if not isinstance(each, RandomResizedCrop) or each.field in found:
+            break
+        found[each.field] = each
+    return found
