@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from headrace.data.decode import Decoder
+from headrace.data.decode import CropOf, Decoder
 from headrace.data.gather import Gatherer
 from headrace.data.instantiate import Allowed, instantiate, instantiate_all
 from headrace.data.sampling import Indices, check_cropped
@@ -34,6 +34,7 @@ from headrace.data.transforms import (
     varies,
 )
 from headrace.errors import DataError, UserError, blaming_user_code
+from headrace.files.manifest import FieldInfo
 from headrace.recipe.recipe import DataSpec
 from headrace.shards.dataset import ShardedDataset, check_samples
 from headrace.shards.shard_locations import ShardSource
@@ -187,11 +188,11 @@ class SampleReader:
         self.fixed.append(dataset.field(SAMPLE_ID))
         self.ragged = [info for info in infos if info.layout == "ragged"]
         self.gatherer = Gatherer(dataset)
-        crops = {} if self.reading.own else leading_crops(self.reading.transforms)
-        for name in crops:
+        self._decoder = Decoder()
+        self._crops = {} if self.reading.own else leading_crops(self.reading.transforms)
+        for name in self._crops:
             check_cropped(name, dataset.manifest)
-        self._decoder = Decoder(crops)
-        self._others = self.reading.transforms[len(crops) :]
+        self._others = self.reading.transforms[len(self._crops) :]
         self._chain = SampleChain(self._others)
         self.own: OwnSamples | None = None
         if self.reading.own is not None:
@@ -221,7 +222,8 @@ class SampleReader:
             batch: Batch = dict(self.gatherer.gather(self.fixed, indices))
             sources = partial(self.dataset.sources, indices)
             for info in self.ragged:
-                items = self._decoder.decode(self.dataset, info, indices, self.gatherer.lend, seeds)
+                lend, crop = self.gatherer.lend, self._crop(info, seeds)
+                items = self._decoder.decode(self.dataset, info, indices, lend, crop)
                 batch |= (
                     {info.name: items}
                     if isinstance(items, Tensor)
@@ -239,6 +241,10 @@ class SampleReader:
         each = [None] * len(samples) if seeds is None else list(seeds)
         return [self._chain(sample, seed) for sample, seed in zip(samples, each, strict=True)]
 
+    def _crop(self, info: FieldInfo, seeds: Sequence[int] | None) -> CropOf | None:
+        crop = self._crops.get(info.name)
+        return None if crop is None else partial(crop.decode, seeds)
+
     def _packed(self, indices: Indices, seeds: Sequence[int] | None) -> list[Sample]:
         with self.dataset.holding(indices):
             self._verify(indices)
@@ -255,7 +261,8 @@ class SampleReader:
     def _columns(self, indices: Indices, seeds: Sequence[int] | None) -> Batch:
         columns: Batch = dict(self.gatherer.gather(self.fixed, indices))
         for info in self.ragged:
-            items = self._decoder.decode(self.dataset, info, indices, None, seeds)
+            crop = self._crop(info, seeds)
+            items = self._decoder.decode(self.dataset, info, indices, None, crop)
             columns[info.name] = [
                 item if isinstance(item, str) else torch.as_tensor(item) for item in items
             ]

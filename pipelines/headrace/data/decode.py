@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
@@ -17,15 +17,18 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 
 from headrace.data.sampling import Indices
-from headrace.data.transforms import RandomResizedCrop, varies
+from headrace.data.transforms import varies
 from headrace.errors import ShardError, UnreadableError
-from headrace.fields.field_kind import kind_of_encoding
+from headrace.fields.field_kind import Kind, kind_of_encoding
 from headrace.files.manifest import FieldInfo
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.format import MEND
 
 Lend = Callable[[int], Tensor]
 """Returns memory of so many bytes, `(num_bytes,) uint8`."""
+
+CropOf = Callable[[Kind, int, bytes], NDArray[np.uint8]]
+"""Decodes part of the n-th image of a batch."""
 
 Name = Callable[[], str]
 """Returns the name of a sample, for errors."""
@@ -72,18 +75,14 @@ class Decoder:
 
     One thread per core of this rank; one in a worker of torch's DataLoader, whose number the user
     chooses.
-
-    Args:
-        crops: What crops fields at decoding, by field.
     """
 
-    def __init__(self, crops: Mapping[str, RandomResizedCrop] | None = None) -> None:
-        self._crops = crops or {}
+    def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
         self._pid = 0
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Decoder, (self._crops,)
+        return Decoder, ()
 
     def decode(
         self,
@@ -91,12 +90,12 @@ class Decoder:
         info: FieldInfo,
         indices: Indices,
         lend: Lend | None = None,
-        seeds: Sequence[int] | None = None,
+        crop: CropOf | None = None,
     ) -> list[Any] | Tensor:
         """Read and decode samples of a ragged field; raise `DataError` if one cannot be decoded.
 
         Returns one array per sample, text as `str`; with `lend`, images of one shape as
-        `(batch, *shape)`. `seeds` are those of the samples, for crops.
+        `(batch, *shape)`. `crop` takes the place of the kind's `decode`.
         """
         with dataset.holding(indices):
             items = dataset.items(info.name, indices)
@@ -104,11 +103,9 @@ class Decoder:
                 return _arrays(dataset, info, indices, items)
             namer = partial(_namer, dataset, indices)
             kind = kind_of_encoding(info.encoding, info.orientation)
-            crop = self._crops.get(info.name)
 
             def decoded(at: int) -> Any:
-                seed = seeds[at] if seeds else None
-                decode = partial(crop.decode, kind, seed) if crop else kind.decode
+                decode = partial(crop, kind, at) if crop else kind.decode
                 return _decoded(items[at], info, namer(at), decode)
 
             if kind.is_text:

@@ -246,9 +246,11 @@ class RandomResizedCrop(Crop):
         del sample
         raise UserError(f"RandomResizedCrop comes after '{self.field}' is decoded", CROPS_FIRST)
 
-    def decode(self, kind: Kind, seed: int | None, content: bytes) -> NDArray[np.uint8]:
-        """Return the part of an image by the `seed` of its sample; raise `UnreadableError`."""
-        random = None if seed is None else Random(f"{seed} {self.field}")
+    def decode(
+        self, seeds: Sequence[int] | None, kind: Kind, place: int, content: bytes
+    ) -> NDArray[np.uint8]:
+        """Return the part of an image by its seed, that of its `place`; raise `UnreadableError`."""
+        random = None if seeds is None else Random(f"{seeds[place]} {self.field}")
         is_mirrored = random is not None and random.random() < self.flip
         pixels = kind.decode_part(content, partial(self.box, random), self.size)
         if pixels.ndim == 2:

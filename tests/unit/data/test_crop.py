@@ -46,6 +46,10 @@ def saved(image: Image.Image, form: str = "JPEG", **options: object) -> bytes:
     return file.getvalue()
 
 
+def seeds(seed: int | None) -> list[int] | None:
+    return None if seed is None else [seed]
+
+
 def torchvisions(height: int, width: int, scale: tuple, ratio: tuple) -> tuple:
     """Top, left, height and width, written as torchvision's `get_params`."""
     area, log_ratio = height * width, torch.log(torch.tensor(ratio))
@@ -103,14 +107,16 @@ def test_each_image_has_a_part(height, width, ratio):
 def test_a_share_is_mirrored():
     content, kind = saved(picture(40, 40), "PNG"), ImageKind()
     whole = {"size": 24, "scale": (1.0, 1.0), "ratio": (1.0, 1.0)}
-    plain = RandomResizedCrop(**whole, flip=0).decode(kind, 1, content)
-    assert (RandomResizedCrop(**whole, flip=1).decode(kind, 1, content) == plain[:, ::-1]).all()
+    plain = RandomResizedCrop(**whole, flip=0).decode([1], kind, 0, content)
+    assert (
+        RandomResizedCrop(**whole, flip=1).decode([1], kind, 0, content) == plain[:, ::-1]
+    ).all()
     some = RandomResizedCrop(**whole, flip=0.25)
-    found = [some.decode(kind, seed, content) for seed in range(2000)]
+    found = [some.decode(seeds(seed), kind, 0, content) for seed in range(2000)]
     mirrored = sum(bool((each != plain).any()) for each in found)
     assert 420 < mirrored < 580  # of 500, with a deviation of 19
-    assert (some.decode(kind, None, content) == RandomResizedCrop(size=24).decode(
-        kind, None, content)).all()  # fmt: skip
+    central = RandomResizedCrop(size=24).decode(None, kind, 0, content)
+    assert (some.decode(None, kind, 0, content) == central).all()
 
 
 def by_pillow(content: bytes, box: tuple, size: int) -> np.ndarray:
@@ -139,7 +145,7 @@ def test_pixels_are_those_of_the_whole_image(name):
         _ = drawn and drawn.random()  # whether it is mirrored
         box = crop.box(drawn, height, width)
         if min(box[2] - box[0], box[3] - box[1]) < 2 * crop.size:
-            found = crop.decode(kind, seed, content)
+            found = crop.decode(seeds(seed), kind, 0, content)
             assert found.shape == (crop.size, crop.size, 3)
             assert found.dtype == np.uint8
             if name != "cmyk":  # which headrace converts by its profile of colours
@@ -157,7 +163,7 @@ def test_what_becomes_much_smaller_is_decoded_smaller(shrink, size, monkeypatch)
     )  # fmt: skip
     crop = RandomResizedCrop(size=640 // shrink, scale=(0.4, 0.9), ratio=(1, 1), flip=0)
     for seed in range(8):
-        found = crop.decode(ImageKind(), seed, content)
+        found = crop.decode([seed], ImageKind(), 0, content)
         drawn = random.Random(f"{seed} image")
         drawn.random()
         top, left, bottom, right = box = crop.box(drawn, *size)
@@ -187,15 +193,15 @@ def test_turned_images_are_cropped_as_they_are_shown(turn, turns):
 
 def test_without_simplejpeg_parts_have_the_same_pixels(monkeypatch):
     crop = RandomResizedCrop(size=60)
-    found = crop.decode(ImageKind(), 3, FILES["jpeg"])
+    found = crop.decode([3], ImageKind(), 0, FILES["jpeg"])
     monkeypatch.setattr(jpeg, "_simplejpeg", lambda: None)
-    np.testing.assert_array_equal(crop.decode(ImageKind(), 3, FILES["jpeg"]), found)
+    np.testing.assert_array_equal(crop.decode([3], ImageKind(), 0, FILES["jpeg"]), found)
 
 
 def test_damaged_images_are_errors():
     for content in (b"", b"\xff\xd8\xff", FILES["jpeg"][:300], FILES["png"][:300]):
         with pytest.raises(UnreadableError):
-            RandomResizedCrop().decode(ImageKind(), 1, content)
+            RandomResizedCrop().decode([1], ImageKind(), 0, content)
 
 
 @pytest.fixture(scope="module")
@@ -341,4 +347,8 @@ def test_fields_that_are_no_encoded_images_are_refused(folder, tmp_path):
 def test_the_orientation_is_read_only_where_there_may_be_one(monkeypatch):
     """It takes Pillow, and the interpreter's lock."""
     monkeypatch.setattr(image_field, "_open_image", lambda _: pytest.fail("opened"))
-    assert RandomResizedCrop(size=32).decode(ImageKind(), 1, FILES["jpeg"]).shape == (32, 32, 3)
+    assert RandomResizedCrop(size=32).decode([1], ImageKind(), 0, FILES["jpeg"]).shape == (
+        32,
+        32,
+        3,
+    )
