@@ -24,11 +24,8 @@ Value: TypeAlias = "bytes | NDArray[Any] | str | int | float"
 """A value as a source gives it: the bytes of a file as they are, an array in C order and
 little-endian, a `str`, a number or boolean."""
 
-Box: TypeAlias = tuple[int, int, int, int]
-"""Top, left, bottom and right edge of a part of an image, pixels."""
-
-Choose: TypeAlias = Callable[[int, int], Box]
-"""Returns the part to take of an image of so many rows and columns."""
+Choose: TypeAlias = Callable[[int, int], tuple[int, int, int, int]]
+"""Returns top, left, bottom and right of the part to take of an image of so many rows, columns."""
 
 Orientation: TypeAlias = 'Literal["apply", "keep"] | None'
 """Whether images are turned as their EXIF data says."""
@@ -177,7 +174,7 @@ class Kind:
         return ""
 
 
-def part_of(pixels: NDArray[Any], box: Box, shrink: int = 1) -> NDArray[Any]:
+def part_of(pixels: NDArray[Any], box: Iterable[int], shrink: int = 1) -> NDArray[Any]:
     """Return a part of an image that has one pixel for `shrink` in each direction, as a view."""
     top, left, bottom, right = ((edge + shrink // 2) // shrink for edge in box)
     return pixels[top:bottom, left:right]

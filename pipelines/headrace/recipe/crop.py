@@ -12,10 +12,9 @@ from headrace.errors import RecipeError
 from headrace.recipe.base import Fraction, Name, Settings
 from headrace.recipe.dataset import PackField
 from headrace.recipe.load import parse
-from headrace.recipe.recipe import DataSpec, Recipe
+from headrace.recipe.recipe import Recipe
 
 _TARGET = "headrace.data.transforms.RandomResizedCrop"
-_TRIES = 10
 _CENTRE = 224 / 256
 """Side of the central square, as a share of the shorter side: as ImageNet is evaluated."""
 
@@ -55,7 +54,7 @@ class Crop(Settings):
             down = across = max(round(min(height, width) * _CENTRE), 1)
         else:
             low, high = map(math.log, self.ratio)
-            for _ in range(_TRIES):
+            for _ in range(10):
                 share = self.scale[0] + (self.scale[1] - self.scale[0]) * random.random()
                 ratio = math.exp(low + (high - low) * random.random())
                 down = round(math.sqrt(share * height * width / ratio))
@@ -70,32 +69,21 @@ class Crop(Settings):
         return top, left, top + down, left + across
 
 
-def crops_of(data: DataSpec) -> dict[str, Crop]:
-    """Return the crops of a recipe's samples by key.
-
-    Raises:
-        RecipeError: An argument is invalid, or something comes before a crop.
-    """
+def crops_of(recipe: Recipe) -> dict[str, Crop]:
+    """Return the crops of samples by key; raise `RecipeError` if one is not valid there."""
     found: dict[str, Crop] = {}
-    for index, target in enumerate(data.sample_transforms):
-        if target.target == _TARGET:
-            key = f"data.sample_transforms[{index}]"
-            crop = parse(Crop, target.model_extra or {}, key)
-            is_repeated = crop.field in [each.field for each in found.values()]
-            if data.dataset is not None or index > len(found) or is_repeated:
-                raise RecipeError(
-                    f"{key} crops '{crop.field}' at decoding, but comes later", CROPS_FIRST
-                )
-            found[key] = crop
-    return found
-
-
-def check_crops(recipe: Recipe) -> None:
-    """Refuse crops of fields that the recipe packs as pixels; errors as `crops_of`."""
-    for key, crop in crops_of(recipe.data).items():
+    for index, target in enumerate(recipe.data.sample_transforms):
+        if target.target != _TARGET:
+            continue
+        key = f"data.sample_transforms[{index}]"
+        crop = parse(Crop, target.model_extra or {}, key)
+        where = f"{key} crops '{crop.field}' at decoding, but"
+        is_first = index == len(found) and recipe.data.dataset is None
+        if not is_first or crop.field in [each.field for each in found.values()]:
+            raise RecipeError(f"{where} comes later", CROPS_FIRST)
         keep = recipe.pack.fields.get(crop.field, PackField()).keep or recipe.pack.images
-        if recipe.dataset_path is None and keep == "decode":
-            raise RecipeError(
-                f"{key} crops '{crop.field}' at decoding, but it is packed as pixels",
-                f"Set pack.fields.{crop.field}.keep to 'encoded'.",
-            )
+        if keep == "decode" and recipe.dataset_path is None:
+            hint = f"Set pack.fields.{crop.field}.keep to 'encoded'."
+            raise RecipeError(f"{where} it is packed as pixels", hint)
+        found[key] = crop
+    return found

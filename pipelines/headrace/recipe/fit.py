@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from headrace.errors import RecipeError, SiteError, nearest
 from headrace.processes.working_folder import problem_of
 from headrace.recipe.base import Settings, Target
-from headrace.recipe.crop import check_crops
+from headrace.recipe.crop import crops_of
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.gang_size import check_global_batch, check_nodes, gang_size
 from headrace.recipe.home import home
@@ -103,7 +103,7 @@ def check_training(recipe: Recipe, site: Site) -> None:
     check_nodes(recipe, role)
     check_targets(recipe, site)
     check_arguments(recipe, role, site.allowed_targets)
-    check_crops(recipe)
+    crops_of(recipe)
     check_loggers(recipe, role)
     check_metrics(recipe, role)
     _check_model(recipe, role)
@@ -129,7 +129,7 @@ def check_evaluation(recipe: Recipe, site: Site) -> None:
     check_places(recipe, site)
     check_targets(recipe, site)
     check_arguments(recipe, role, site.allowed_targets)
-    check_crops(recipe)
+    crops_of(recipe)
     check_metrics(recipe, role)
     _check_model(recipe, role, trains=False)
 

@@ -95,7 +95,7 @@ def plan_training(recipe: Recipe, role: Role, manifest: Manifest) -> TrainPlan:
     total, limit = steps * recipe.trainer.max_epochs, recipe.trainer.max_steps
     _check_kept(recipe, total)
     share = order.batch_span // order.world_size
-    cropped = sum(3 * crop.size**2 * _FLOAT_BYTES for crop in crops_of(recipe.data).values())
+    cropped = sum(3 * crop.size**2 * _FLOAT_BYTES for crop in crops_of(recipe).values())
     held = _BATCHES_HELD + max(recipe.data.prefetch - _USUAL_PREFETCH, 0)
     return TrainPlan(
         num_nodes=num_nodes,
@@ -142,7 +142,7 @@ def _check_fields(recipe: Recipe, manifest: Manifest) -> None:
     They keep all fields. What the user's own code makes of a sample is not known here.
     """
     data, names = recipe.data, [field.name for field in manifest.fields]
-    crops = crops_of(data)
+    crops = crops_of(recipe)
     for crop in crops.values():
         check_cropped(crop.field, manifest)
     if data.dataset or len(data.sample_transforms) > len(crops) or data.collate:

@@ -22,8 +22,8 @@ from headrace.fields import image as image_field
 from headrace.fields import jpeg
 from headrace.fields.image import ImageKind
 from headrace.files.manifest import FieldInfo
-from headrace.recipe.crop import Crop, check_crops, crops_of
-from headrace.recipe.recipe import DataSpec
+from headrace.recipe.crop import Crop, crops_of
+from headrace.recipe.recipe import DataSpec, Recipe
 from support.shards import write_dataset, write_fields
 from support.training import make_recipe
 
@@ -293,40 +293,49 @@ def test_samples_for_a_loader_of_the_users_are_cropped(folder):
     assert samples[3]["words"] == "photograph 3"
 
 
-def test_wrong_uses_are_named_before_a_machine_is_used(folder, tmp_path):
-    def data(*transforms, **more):
-        return DataSpec.model_validate({"sample_transforms": transforms, **more})
+CROP, OTHER = {"_target_": NAME}, {"_target_": "my.Own"}
 
-    crop, other = {"_target_": NAME}, {"_target_": "my.Own"}
-    assert crops_of(data({**crop, "size": 32}, {**crop, "field": "b"}, other)).keys() == {
-        "data.sample_transforms[0]", "data.sample_transforms[1]",
-    }  # fmt: skip
-    for spec, text in (
-        (data({**crop, "size": 0}), "size: give an integer"),
-        (data({**crop, "size": [224, 200]}), "size: give an integer"),
-        (data({**crop, "scale": [1, 0.1]}), "scale: 1 is more than 0.1"),
-        (data({**crop, "scale": [0, 1]}), "scale"),
-        (data({**crop, "ratio": [2, 1]}), "ratio: 2 is more than 1"),
-        (data({**crop, "ratio": [0.5]}), "ratio"),
-        (data({**crop, "flip": 1.5}), "flip"),
-        (data({**crop, "padding": 3}), "unknown key 'padding'"),
-        (data({**crop, "_args_": [224]}), "unknown key '_args_'"),
-        (data(other, crop), r"sample_transforms\[1\] crops 'image' at decoding, but comes later"),
-        (data(crop, crop), r"sample_transforms\[1\] crops 'image' at decoding, but comes later"),
-        (data(crop, dataset=other), "crops 'image' at decoding, but comes later"),
-    ):
-        with pytest.raises(RecipeError, match=text):
-            crops_of(spec)
-    content = {
-        "model": {"_target_": "a.B"},
-        "data": {"sample_transforms": [crop]},
-        "dataset": {"name": "photos", "source": str(tmp_path)},
-    }
-    with pytest.raises(RecipeError, match="at decoding, but it is packed as pixels") as caught:
-        check_crops(make_recipe(content))
-    assert "pack.fields.image.keep" in caught.value.hint
-    check_crops(make_recipe({**content, "pack": {"images": "encoded"}}))
-    check_crops(make_recipe({**content, "pack": {"fields": {"image": {"keep": "encoded"}}}}))
+
+def cropping(*transforms: dict, pack: dict | None = None, **data: dict) -> Recipe:
+    """A recipe whose dataset is not packed yet."""
+    return make_recipe(
+        {
+            "model": {"_target_": "a.B"},
+            "data": {"sample_transforms": transforms, **data},
+            "pack": {"images": "encoded"} if pack is None else pack,
+            "dataset": {"name": "photographs", "source": "photographs"},
+        }
+    )
+
+
+@pytest.mark.parametrize(("recipe", "text"), [
+    (cropping({**CROP, "size": 0}), "size: give an integer"),
+    (cropping({**CROP, "size": [224, 200]}), "size: give an integer"),
+    (cropping({**CROP, "scale": [1, 0.1]}), "scale: 1 is more than 0.1"),
+    (cropping({**CROP, "scale": [0, 1]}), "scale"),
+    (cropping({**CROP, "ratio": [2, 1]}), "ratio: 2 is more than 1"),
+    (cropping({**CROP, "ratio": [0.5]}), "ratio"),
+    (cropping({**CROP, "ratio": [float("nan"), 1]}), "ratio"),
+    (cropping({**CROP, "flip": 1.5}), "flip"),
+    (cropping({**CROP, "padding": 3}), "unknown key 'padding'"),
+    (cropping({**CROP, "_args_": [224]}), "unknown key '_args_'"),
+    (cropping(OTHER, CROP), r"sample_transforms\[1\] crops 'image' at decoding, but comes later"),
+    (cropping(CROP, CROP), r"sample_transforms\[1\] crops 'image' at decoding, but comes later"),
+    (cropping(CROP, dataset=OTHER), "crops 'image' at decoding, but comes later"),
+    (cropping(CROP, pack={}), "at decoding, but it is packed as pixels"),
+    (cropping({**CROP, "field": "b"}, pack={}), "crops 'b' at decoding, but it is packed as pixe"),
+])  # fmt: skip
+def test_wrong_uses_are_named_before_a_machine_is_used(recipe, text):
+    with pytest.raises(RecipeError, match=text):
+        crops_of(recipe)
+
+
+def test_crops_come_first():
+    several = cropping({**CROP, "size": 32}, {**CROP, "field": "b"}, OTHER)
+    keys = ["data.sample_transforms[0]", "data.sample_transforms[1]"]
+    assert list(crops_of(several)) == keys
+    crops_of(cropping(CROP, pack={"fields": {"image": {"keep": "encoded"}}}))
+    assert crops_of(cropping(OTHER)) == {}
 
 
 def test_fields_that_are_no_encoded_images_are_refused(folder, tmp_path):
