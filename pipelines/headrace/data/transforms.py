@@ -239,6 +239,8 @@ class RandomResizedCrop(Crop):
 
     The part is drawn as by torchvision; in validation and evaluation it is the central square. A
     field becomes `(size, size, 3) uint8`. It comes before all other sample transforms.
+
+    Args: `size`, `scale`, `ratio`, `flip`, `field`, as of `headrace.recipe.crop.Crop`.
     """
 
     def __call__(self, sample: Sample) -> Sample:
@@ -249,7 +251,10 @@ class RandomResizedCrop(Crop):
     def decode(
         self, seeds: Sequence[int] | None, kind: Kind, place: int, content: bytes
     ) -> NDArray[np.uint8]:
-        """Return the part of an image by its seed, that of its `place`; raise `UnreadableError`."""
+        """Return the part of an image, bytes `content` of a `kind`, by its seed, `seeds[place]`.
+
+        Without `seeds` it is the central square. Raises `UnreadableError`.
+        """
         random = None if seeds is None else Random(f"{seeds[place]} {self.field}")
         is_mirrored = random is not None and random.random() < self.flip
         pixels = kind.decode_part(content, partial(self.box, random), self.size)
