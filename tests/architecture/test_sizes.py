@@ -25,7 +25,7 @@ BUDGETS = {
     "headrace/objects": 1486,
     "headrace/packing": 8072,
     "headrace/processes": 1358,
-    "headrace/recipe": 5953,
+    "headrace/recipe": 5955,
     "headrace/report": 122,
     "headrace/runs": 3287,
     "headrace/shards": 2796,

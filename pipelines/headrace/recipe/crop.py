@@ -83,7 +83,9 @@ def crops_of(recipe: Recipe) -> dict[str, Crop]:
             raise RecipeError(f"{where} comes later", CROPS_FIRST)
         keep = recipe.pack.fields.get(crop.field, PackField()).keep or recipe.pack.images
         if keep == "decode" and recipe.dataset_path is None:
-            hint = f"Set pack.fields.{crop.field}.keep to 'encoded'."
-            raise RecipeError(f"{where} it is packed as pixels", hint)
+            raise RecipeError(
+                f"{where} it is packed as pixels",
+                f"Set pack.fields.{crop.field}.keep to 'encoded'.",
+            )
         found[key] = crop
     return found
