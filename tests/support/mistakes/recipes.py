@@ -48,7 +48,7 @@ MISTAKES = (
     ),
     Mistake(
         what="… it is packed as pixels",
-        hint="Set pack.fields.image.keep to 'encoded'.",
+        hint="Set pack.fields.….keep to 'encoded'.",
         given={"recipe.data.sample_transforms": [_CROP]},
         followed=({"recipe.pack.fields.image.keep": "encoded"},),
     ),
