@@ -13,6 +13,7 @@ from headrace.recipe.base import Fraction, Name, Settings
 from headrace.recipe.dataset import PackField
 from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe
+from headrace.recipe.targets import targets_of
 
 _TARGET = "headrace.data.transforms.RandomResizedCrop"
 _CENTRE = 224 / 256
@@ -72,13 +73,12 @@ class Crop(Settings):
 def crops_of(recipe: Recipe) -> dict[str, Crop]:
     """Return the crops of samples by key; raise `RecipeError` if one is not valid there."""
     found: dict[str, Crop] = {}
-    for index, target in enumerate(recipe.data.sample_transforms):
+    for key, target in targets_of(recipe).items():
         if target.target != _TARGET:
             continue
-        key = f"data.sample_transforms[{index}]"
         crop = parse(Crop, target.model_extra or {}, key)
         where = f"{key} crops '{crop.field}' at decoding, but"
-        is_first = index == len(found) and recipe.data.dataset is None
+        is_first = key == f"data.sample_transforms[{len(found)}]" and recipe.data.dataset is None
         if not is_first or crop.field in [each.field for each in found.values()]:
             raise RecipeError(f"{where} comes later", CROPS_FIRST)
         keep = recipe.pack.fields.get(crop.field, PackField()).keep or recipe.pack.images

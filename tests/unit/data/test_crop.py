@@ -271,6 +271,19 @@ def test_crops_depend_on_seed_epoch_and_place_only(folder, monkeypatch):
     assert all(map(torch.equal, epoch_of([module], 0), expected))
 
 
+def test_a_resume_takes_the_same_crops(folder):
+    expected = epoch_of(modules(folder), 1)
+    (module,) = modules(folder)
+    module.train_dataloader().set_epoch(1)
+    batches = iter(module.train_dataloader())
+    next(batches)
+    state = module.state_dict()
+    later = modules(folder, 3)
+    for each in later:
+        each.load_state_dict(state)
+    assert all(map(torch.equal, epoch_of(later, 1), expected[1:]))
+
+
 def test_validation_takes_the_centre(folder):
     for others in ((), (whole,)):
         (module,) = modules(folder, 1, *others)
@@ -322,6 +335,8 @@ def cropping(*transforms: dict, pack: dict | None = None, **data: dict) -> Recip
     (cropping(OTHER, CROP), r"sample_transforms\[1\] crops 'image' at decoding, but comes later"),
     (cropping(CROP, CROP), r"sample_transforms\[1\] crops 'image' at decoding, but comes later"),
     (cropping(CROP, dataset=OTHER), "crops 'image' at decoding, but comes later"),
+    (cropping(transforms=(CROP,)), r"data.transforms\[0\] crops 'image' at decoding, but comes la"),
+    (cropping(CROP, augment=(CROP,)), r"data.augment\[0\] crops 'image' at decoding, but comes la"),
     (cropping(CROP, pack={}), "at decoding, but it is packed as pixels"),
     (cropping({**CROP, "field": "b"}, pack={}), "crops 'b' at decoding, but it is packed as pixe"),
 ])  # fmt: skip
