@@ -14,7 +14,7 @@ BUDGETS = {
     "headrace/checkpoints": 898,
     "headrace/cli": 4720,
     "headrace/clusters": 5790,
-    "headrace/data": 2473,
+    "headrace/data": 2464,
     "headrace/evaluation": 2963,
     "headrace/examples": 141,
     "headrace/execution": 1249,

@@ -25,12 +25,12 @@ from headrace.data.transforms import (
     SAMPLE_ID,
     Batch,
     Collate,
+    RandomResizedCrop,
     Sample,
     SampleChain,
     SampleTransform,
     collate,
     collated,
-    leading_crops,
     varies,
 )
 from headrace.errors import DataError, UserError, blaming_user_code
@@ -189,10 +189,11 @@ class SampleReader:
         self.ragged = [info for info in infos if info.layout == "ragged"]
         self.gatherer = Gatherer(dataset)
         self._decoder = Decoder()
-        self._crops = {} if self.reading.own else leading_crops(self.reading.transforms)
+        given = () if self.reading.own else self.reading.transforms
+        self._crops = {each.field: each for each in given if isinstance(each, RandomResizedCrop)}
         for name in self._crops:
             check_cropped(name, dataset.manifest)
-        self._others = self.reading.transforms[len(self._crops) :]
+        self._others = self.reading.transforms[len(self._crops) :]  # a crop among them raises
         self._chain = SampleChain(self._others)
         self.own: OwnSamples | None = None
         if self.reading.own is not None:

@@ -267,13 +267,3 @@ class RandomResizedCrop(Crop):
         if is_mirrored:  # pixels are moved in one piece, which is faster
             array = array.view("V3")[:, ::-1].copy().view(np.uint8).reshape(array.shape)
         return array
-
-
-def leading_crops(transforms: Sequence[SampleTransform]) -> dict[str, RandomResizedCrop]:
-    """Return the crops that come before all other transforms, by field."""
-    found: dict[str, RandomResizedCrop] = {}
-    for each in transforms:
-        if not isinstance(each, RandomResizedCrop) or each.field in found:
-            break
-        found[each.field] = each
-    return found

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from scipy.stats import ks_2samp
 
-from headrace.data.dataset import Reading, SampleDataset, SampleReader
+from headrace.data.dataset import OwnDataset, Reading, SampleDataset, SampleReader
 from headrace.data.loaders import DataSettings
 from headrace.data.module import HeadraceDataModule
 from headrace.data.transforms import RandomResizedCrop
@@ -363,9 +363,13 @@ def test_fields_that_are_no_encoded_images_are_refused(folder, tmp_path):
             SampleReader(dataset, Reading(transforms=(RandomResizedCrop(field=field),)))
     with pytest.raises(UserError, match="needs encoded images, which the field 'image'"):
         SampleDataset(tmp_path / "d", "train", transforms=[RandomResizedCrop()])
-    late = SampleDataset(folder, "train", transforms=[dict, RandomResizedCrop()])
+    crop = RandomResizedCrop()
+    for late in ([dict, crop], [crop, crop], [crop, dict, crop], [dict, crop, dict]):
+        with pytest.raises(UserError, match="comes after 'image' is decoded"):
+            _ = SampleDataset(folder, "train", transforms=late)[0]
+    own = Reading(transforms=(crop,), own=OwnDataset("list", list))
     with pytest.raises(UserError, match="comes after 'image' is decoded"):
-        _ = late[0]
+        SampleReader(dataset, own).samples(np.arange(2))
 
 
 def test_the_orientation_is_read_only_where_there_may_be_one(monkeypatch):
