@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from headrace.data.decode import CropOf, Decoder
+from headrace.data.device_decode import DeviceDecoder
 from headrace.data.gather import Gatherer
 from headrace.data.instantiate import Allowed, instantiate, instantiate_all
 from headrace.data.sampling import Indices, check_cropped
@@ -141,6 +142,8 @@ class Reading:
     """Forms batches instead of stacking and `pad`."""
     own: OwnDataset | None = None
     """Makes the user's samples from packed ones, before `transforms`."""
+    decoder: Decoder = field(default_factory=Decoder, compare=False)
+    """Decodes what is encoded."""
 
     @property
     def is_special(self) -> bool:
@@ -163,6 +166,7 @@ def reading_of(spec: DataSpec, allowed: Allowed) -> Reading:
         verify=spec.verify_samples,
         collate=collate,
         own=own,
+        decoder=DeviceDecoder() if spec.decode == "gpu" else Decoder(),
     )
 
 
@@ -188,7 +192,6 @@ class SampleReader:
         self.fixed.append(dataset.field(SAMPLE_ID))
         self.ragged = [info for info in infos if info.layout == "ragged"]
         self.gatherer = Gatherer(dataset)
-        self._decoder = Decoder()
         given = () if self.reading.own else self.reading.transforms
         self._crops = {each.field: each for each in given if isinstance(each, RandomResizedCrop)}
         for name in self._crops:
@@ -220,11 +223,12 @@ class SampleReader:
             return self._join(self.samples(indices, seeds), indices)
         with self.dataset.holding(indices):
             self._verify(indices)
-            batch: Batch = dict(self.gatherer.gather(self.fixed, indices))
+            held = [info for info in self.ragged if info.name in self.gatherer.held]
+            batch: Batch = dict(self.gatherer.gather([*self.fixed, *held], indices))
             sources = partial(self.dataset.sources, indices)
-            for info in self.ragged:
+            for info in (info for info in self.ragged if info not in held):
                 lend, crop = self.gatherer.lend, self._crop(info, seeds)
-                items = self._decoder.decode(self.dataset, info, indices, lend, crop)
+                items = self.reading.decoder.decode(self.dataset, info, indices, lend, crop)
                 batch |= (
                     {info.name: items}
                     if isinstance(items, Tensor)
@@ -263,7 +267,7 @@ class SampleReader:
         columns: Batch = dict(self.gatherer.gather(self.fixed, indices))
         for info in self.ragged:
             crop = self._crop(info, seeds)
-            items = self._decoder.decode(self.dataset, info, indices, None, crop)
+            items = self.reading.decoder.decode(self.dataset, info, indices, None, crop)
             columns[info.name] = [
                 item if isinstance(item, str) else torch.as_tensor(item) for item in items
             ]

@@ -221,6 +221,26 @@ class ChannelsFirst:
         return {**batch, self.field: moved.contiguous()}
 
 
+class OnField:
+    """Apply `transform`, a callable `tensor -> tensor` of any library, to each sample of `field`.
+
+    As torchvision's transforms draw once a call, they get samples one by one; with `whole`, the
+    batch, for transforms that draw nothing or draw for each sample by themselves.
+    """
+
+    def __init__(
+        self, transform: Callable[[Tensor], Tensor], field: str = "image", *, whole: bool = False
+    ) -> None:
+        self.field, self.transform, self.whole = field, transform, whole
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Transform one field."""
+        values = _field(batch, self.field)
+        if self.whole:
+            return {**batch, self.field: self.transform(values)}
+        return {**batch, self.field: torch.stack([self.transform(each) for each in values])}
+
+
 class AddNoise:
     """Add Gaussian noise of deviation `std` to `field`, of a floating dtype: an augmentation."""
 

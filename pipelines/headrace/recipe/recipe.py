@@ -69,6 +69,8 @@ class DataSpec(Settings):
     """Compare the checksum of each sample that is read; reading is about ten times slower."""
     on_bad_shard: Literal["stop", "skip"] = "stop"
     """`skip`: check all shards at the start of a run, train without the damaged ones."""
+    decode: Literal["cpu", "gpu"] = "cpu"
+    """`gpu`: JPEG is decoded by nvJPEG where a rank has a GPU; its pixels may differ slightly."""
     dataset: Target | None = None
     """A map-style `Dataset` of yours: gets the samples of a split, gives others, of any number."""
     sample_transforms: Targets = ()
@@ -94,6 +96,9 @@ class DataSpec(Settings):
             raise ValueError("dataset of your own goes with sampling: uniform "
                              "and without shuffle_window: its items are not "
                              "those that shards hold")  # fmt: skip
+        if self.decode == "gpu" and (self.sample_transforms or self.collate or self.dataset):
+            raise ValueError("decode: gpu decodes whole batches: leave out sample_transforms, "
+                             "collate and dataset, which take samples")  # fmt: skip
         if self.read_ahead is not None and self.read_ahead < (self.shuffle_window or 1):
             raise ValueError("read_ahead must be at least shuffle_window: batches span two windows")
         return self
