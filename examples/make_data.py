@@ -1,6 +1,7 @@
 """Makes the small datasets of the reference recipes: `python make_data.py [FOLDER] [NUMBER]`.
 
-Pictures with masks, recordings, questions about pictures, and text; the same each time.
+Pictures with masks, photographs, recordings, questions about pictures, and text; the same each
+time.
 """
 
 from __future__ import annotations
@@ -63,6 +64,24 @@ def pictures(folder: Path, number: int, rng: random.Random) -> None:
         picture.convert("RGB").save(folder / kind / f"{index:05d}.png")
 
 
+def photographs(folder: Path, number: int, rng: random.Random) -> None:
+    """`SHAPE/N.jpg` of ImageNet's sizes: about 500 x 375 pixels and 110 KB, upright and wide."""
+    noise = np.random.default_rng(rng.randrange(2**32))
+    for index in range(number):
+        kind = SHAPES[index % 3]
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+        sides = [rng.randint(460, 540), rng.randint(330, 420)]
+        width, height = sides if rng.random() < 0.75 else reversed(sides)
+        coarse = Image.fromarray(noise.integers(0, 200, (6, 8, 3), dtype=np.uint8))
+        picture = coarse.resize((width, height), Image.Resampling.BICUBIC)
+        mask = shape(rng, kind, min(width, height))[1].point(lambda value: 255 * (value > 0))
+        ink = tuple(rng.randint(0, 255) for _ in range(3))
+        picture.paste(ink, (rng.randint(0, width - mask.width), 0), mask)
+        pixels = np.asarray(picture) + noise.normal(0, 25, (height, width, 3)).astype(np.float32)
+        photograph = Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
+        photograph.save(folder / kind / f"{index:05d}.jpg", quality=94)
+
+
 def tones(folder: Path, number: int, rng: random.Random) -> None:
     """`TONE/N.wav`, a quarter of a second each: tones of other overtones, with noise."""
     noise = np.random.default_rng(rng.randrange(2**32))
@@ -112,7 +131,7 @@ def text(folder: Path, number: int, rng: random.Random) -> None:
 
 def main(folder: Path, number: int) -> None:
     """Make all of them, unless they are there."""
-    for seed, make in enumerate((segmentation, pictures, tones, questions, text)):
+    for seed, make in enumerate((segmentation, pictures, tones, questions, text, photographs)):
         if not (folder / make.__name__).exists():
             make(folder / make.__name__, number, random.Random(seed))
     print(f"{number} samples each in {', '.join(sorted(each.name for each in folder.iterdir()))}")

@@ -17,7 +17,9 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     ),
     "headrace.data.loader": ("BatchLoader",),
     "headrace.data.dataset": ("SampleDataset",),
-    "headrace.data.transforms": ("ScaleToUnit", "Normalize", "ChannelsFirst", "AddNoise"),
+    "headrace.data.transforms": (
+        "ScaleToUnit", "Normalize", "ChannelsFirst", "AddNoise", "OnField", "RandomResizedCrop"
+    ),
     "headrace.steps.history": ("read_history", "History", "HistoryRow"),
     "headrace.files.layout": ("RunFolder",),
     "headrace.ledger.newest": ("newest_runs",),

@@ -143,11 +143,14 @@ def stage(
     _show(partial(bench_stage, place, asked), asked.peers, as_json=as_json)
 
 
-def train(
+def train(  # noqa: PLR0913  options of a command
     ranks: Annotated[int, typer.Option(help="Processes that train together.", min=1)] = 2,
     batch_size: Annotated[int, typer.Option(help="Samples per batch of each.", min=2)] = 16,
     steps: Annotated[int, typer.Option(help="Optimizer steps of a lap.", min=4)] = 20,
     rounds: Annotated[int, typer.Option(help="Laps of each variant.", min=1)] = 3,
+    photos: Annotated[
+        bool, typer.Option("--photos", help="Random crops of photographs, against a DataLoader.")
+    ] = False,
     folder: Folder = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -156,13 +159,24 @@ def train(
     Both have the same network, ranks and threads, on GPUs if PyTorch finds some. The results are
     samples per second, and the time until the first optimizer step has ended.
 
+    With `--photos`: one process and random crops of photographs as for ImageNet, by headrace's
+    loader and by torch's DataLoader with torchvision (or Pillow), the best of 0, 2, half as many
+    workers as cores, and as many. A GPU trains on the crops; without one they are only read.
+
     Examples:
         headrace bench train
 
+        headrace bench train --photos --batch-size 64
+
         headrace bench train --ranks 4 --batch-size 8 --json
     """
-    from headrace_bench.train import TrainOptions, bench_train  # torch takes two seconds
+    from headrace_bench.photos import PhotoOptions, bench_photos  # torch takes two seconds
+    from headrace_bench.train import TrainOptions, bench_train
 
+    if photos:
+        of = PhotoOptions(batch_size=batch_size, rounds=rounds, folder=_folder(folder))
+        _show(partial(bench_photos, of), as_json=as_json)
+        return
     options = TrainOptions(
         ranks=ranks,
         batch_size=batch_size,

@@ -36,7 +36,7 @@ BUDGETS = {
     "headrace/suites": 4493,
     "headrace/training": 5076,
     "headrace_airflow": 2477,
-    "headrace_bench": 4716,
+    "headrace_bench": 4945,
     "headrace_ec2": 1979,
     "headrace_foresight": 3635,
     "headrace_pages": 1760,

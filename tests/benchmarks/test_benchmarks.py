@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+import torch
 from PIL import Image
 
 from benchmarks import paper_site
@@ -31,6 +32,7 @@ from headrace_bench.foresight import Foretold, in_words
 from headrace_bench.machine import machine
 from headrace_bench.pack import bench_pack
 from headrace_bench.pack_table import bench_table
+from headrace_bench.photos import PhotoOptions, bench_photos, trained
 from headrace_bench.read import bench_read
 from headrace_bench.records import BenchReport, BenchTable
 from headrace_bench.report import all_peers
@@ -342,3 +344,19 @@ def test_too_few_steps_cannot_be_measured(monkeypatch: pytest.MonkeyPatch, recip
         bench.scale(str(recipe), site="here", ranks="1", steps=10)
     with pytest.raises(UserError, match="--mode 'fast' is not known"):
         bench.scale(mode="fast")
+
+
+@pytest.mark.nightly
+def test_photographs_are_cropped_by_headrace_and_by_a_peer(tmp_path):
+    options = PhotoOptions(size=32, batch_size=4, unlike=8, rounds=1, lap_s=0.01, folder=tmp_path)
+    (table,) = bench_photos(options, lambda _: None)
+    assert [row.name for row in table.rows] == ["headrace", "DataLoader over files"]
+    assert all(row.laps for row in table.rows), table.rows
+    assert table.headrace_over["DataLoader over files"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_photographs_are_trained_on():
+    batch = torch.randint(0, 256, (2, 32, 32, 3), dtype=torch.uint8), torch.arange(2)
+    epoch = trained(lambda: iter([batch, batch]), "cpu")
+    assert [numbers.tolist() for _, numbers in epoch()] == [[0, 1], [0, 1]]

@@ -26,6 +26,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 JUDGED = {
     "audio": "accuracy",
     "gan": None,
+    "imagenet": "accuracy",
     "resnet50": "accuracy",
     "segmentation": "iou",
     "transformer": "perplexity",
@@ -34,6 +35,7 @@ JUDGED = {
 """Metric by recipe."""
 SHARED_OUT = ("gan", "transformer")
 """Those that train on two ranks here; one costs less."""
+SMALL = {"imagenet": ("data.sample_transforms.0.size=48",)}
 STEPS = 4
 
 pytestmark = [pytest.mark.slow]
@@ -61,6 +63,7 @@ def test_a_reference_recipe_runs(
     monkeypatch.chdir(place.home)
     few = (f"trainer.max_steps={STEPS}", "data.global_batch_size=8")
     ranks = f"train.ranks_per_node={1 + (recipe in SHARED_OUT)}"
+    few += SMALL.get(recipe, ())
     done = place.shown("run", f"{recipe}.yaml", *few, ranks, "pack_role=gpu")  # one lease
     place.wait_for_quiet()
     assert done.exit_code == 0, done.output

@@ -49,7 +49,7 @@ def show(
 
     Example: headrace site show laptop
     """
-    content = load_site(name).model_dump(mode="json")
+    content = load_site(name).model_dump(mode="json", by_alias=True)
     if as_json:
         tell_json(content)
     else:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,16 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from headrace.data.decode import Decoder
+from headrace.data.decode import CropOf, Decoder
+from headrace.data.device_decode import DeviceDecoder
 from headrace.data.gather import Gatherer
 from headrace.data.instantiate import Allowed, instantiate, instantiate_all
-from headrace.data.sampling import Indices
+from headrace.data.sampling import Indices, check_cropped
 from headrace.data.transforms import (
     SAMPLE_ID,
     Batch,
     Collate,
+    RandomResizedCrop,
     Sample,
     SampleChain,
     SampleTransform,
@@ -33,6 +35,7 @@ from headrace.data.transforms import (
     varies,
 )
 from headrace.errors import DataError, UserError, blaming_user_code
+from headrace.files.manifest import FieldInfo
 from headrace.recipe.recipe import DataSpec
 from headrace.shards.dataset import ShardedDataset, check_samples
 from headrace.shards.shard_locations import ShardSource
@@ -139,6 +142,8 @@ class Reading:
     """Forms batches instead of stacking and `pad`."""
     own: OwnDataset | None = None
     """Makes the user's samples from packed ones, before `transforms`."""
+    decoder: Decoder = field(default_factory=Decoder, compare=False)
+    """Decodes what is encoded."""
 
     @property
     def is_special(self) -> bool:
@@ -161,6 +166,7 @@ def reading_of(spec: DataSpec, allowed: Allowed) -> Reading:
         verify=spec.verify_samples,
         collate=collate,
         own=own,
+        decoder=DeviceDecoder() if spec.decode == "gpu" else Decoder(),
     )
 
 
@@ -186,8 +192,12 @@ class SampleReader:
         self.fixed.append(dataset.field(SAMPLE_ID))
         self.ragged = [info for info in infos if info.layout == "ragged"]
         self.gatherer = Gatherer(dataset)
-        self._decoder = Decoder()
-        self._chain = SampleChain(self.reading.transforms)
+        given = () if self.reading.own else self.reading.transforms
+        self._crops = {each.field: each for each in given if isinstance(each, RandomResizedCrop)}
+        for name in self._crops:
+            check_cropped(name, dataset.manifest)
+        self._others = self.reading.transforms[len(self._crops) :]  # a crop among them raises
+        self._chain = SampleChain(self._others)
         self.own: OwnSamples | None = None
         if self.reading.own is not None:
             plain = SampleReader(dataset, Reading(verify=self.reading.verify))
@@ -209,14 +219,16 @@ class SampleReader:
         """
         if self.reading.collate is not None:
             return collated(self.reading.collate, self.samples(indices, seeds))
-        if self.reading.transforms or self.own is not None:
+        if self._others or self.own is not None:
             return self._join(self.samples(indices, seeds), indices)
         with self.dataset.holding(indices):
             self._verify(indices)
-            batch: Batch = dict(self.gatherer.gather(self.fixed, indices))
+            held = [info for info in self.ragged if info.name in self.gatherer.held]
+            batch: Batch = dict(self.gatherer.gather([*self.fixed, *held], indices))
             sources = partial(self.dataset.sources, indices)
-            for info in self.ragged:
-                items = self._decoder.decode(self.dataset, info, indices, self.gatherer.lend)
+            for info in (info for info in self.ragged if info not in held):
+                lend, crop = self.gatherer.lend, self._crop(info, seeds)
+                items = self.reading.decoder.decode(self.dataset, info, indices, lend, crop)
                 batch |= (
                     {info.name: items}
                     if isinstance(items, Tensor)
@@ -228,16 +240,20 @@ class SampleReader:
 
     def samples(self, indices: Indices, seeds: Sequence[int] | None = None) -> list[Sample]:
         """Return single samples, transformed; arguments and errors as `read`."""
-        samples = self._packed(indices) if self.own is None else self.own.samples(indices)
-        if not self.reading.transforms:
+        samples = self._packed(indices, seeds) if self.own is None else self.own.samples(indices)
+        if not self._others:
             return samples
         each = [None] * len(samples) if seeds is None else list(seeds)
         return [self._chain(sample, seed) for sample, seed in zip(samples, each, strict=True)]
 
-    def _packed(self, indices: Indices) -> list[Sample]:
+    def _crop(self, info: FieldInfo, seeds: Sequence[int] | None) -> CropOf | None:
+        crop = self._crops.get(info.name)
+        return None if crop is None else partial(crop.decode, seeds)
+
+    def _packed(self, indices: Indices, seeds: Sequence[int] | None) -> list[Sample]:
         with self.dataset.holding(indices):
             self._verify(indices)
-            columns = self._columns(indices)
+            columns = self._columns(indices, seeds)
         return [
             {name: column[number] for name, column in columns.items()}
             for number in range(len(indices))
@@ -247,10 +263,11 @@ class SampleReader:
         if self.reading.verify:
             check_samples(self.dataset, indices)
 
-    def _columns(self, indices: Indices) -> Batch:
+    def _columns(self, indices: Indices, seeds: Sequence[int] | None) -> Batch:
         columns: Batch = dict(self.gatherer.gather(self.fixed, indices))
         for info in self.ragged:
-            items = self._decoder.decode(self.dataset, info, indices)
+            crop = self._crop(info, seeds)
+            items = self.reading.decoder.decode(self.dataset, info, indices, None, crop)
             columns[info.name] = [
                 item if isinstance(item, str) else torch.as_tensor(item) for item in items
             ]

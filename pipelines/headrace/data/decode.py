@@ -27,6 +27,9 @@ from headrace.shards.format import MEND
 Lend = Callable[[int], Tensor]
 """Returns memory of so many bytes, `(num_bytes,) uint8`."""
 
+CropOf = Callable[[Kind, int, bytes], NDArray[np.uint8]]
+"""Decodes part of the n-th image of a batch."""
+
 Name = Callable[[], str]
 """Returns the name of a sample, for errors."""
 
@@ -87,11 +90,12 @@ class Decoder:
         info: FieldInfo,
         indices: Indices,
         lend: Lend | None = None,
+        crop: CropOf | None = None,
     ) -> list[Any] | Tensor:
         """Read and decode samples of a ragged field; raise `DataError` if one cannot be decoded.
 
         Returns one array per sample, text as `str`; with `lend`, images of one shape as
-        `(batch, *shape)`.
+        `(batch, *shape)`. `crop` takes the place of the kind's `decode`.
         """
         with dataset.holding(indices):
             items = dataset.items(info.name, indices)
@@ -99,27 +103,26 @@ class Decoder:
                 return _arrays(dataset, info, indices, items)
             namer = partial(_namer, dataset, indices)
             kind = kind_of_encoding(info.encoding, info.orientation)
+
+            def decoded(at: int) -> Any:
+                decode = partial(crop, kind, at) if crop else kind.decode
+                return _decoded(items[at], info, namer(at), decode)
+
             if kind.is_text:
-                return [_decoded(item, info, namer(at), kind) for at, item in enumerate(items)]
+                return [decoded(at) for at in range(len(items))]
             side = _Side(len(items), None if varies(info) else lend)
-            self._fill(side, info, items, namer)
+            self._fill(side, decoded)
             return side.items if side.whole is None else side.whole
 
-    def _fill(
-        self,
-        side: _Side,
-        info: FieldInfo,
-        items: Sequence[NDArray[np.uint8]],
-        namer: Callable[[int], Name],
-    ) -> None:
+    def _fill(self, side: _Side, decoded: Callable[[int], Any]) -> None:
         def decode(places: range) -> None:
             for place in places:
-                side.put(place, _decoded(items[place], info, namer(place), kind))
+                side.put(place, decoded(place))
 
-        kind = kind_of_encoding(info.encoding, info.orientation)
-        count = min(len(items), num_cores() * _SLICES)
+        num_items = len(side.items)
+        count = min(num_items, num_cores() * _SLICES)
         threads = self._threads()
-        parts = [threads.submit(decode, range(first, len(items), count)) for first in range(count)]
+        parts = [threads.submit(decode, range(first, num_items, count)) for first in range(count)]
         wait(parts)  # also after an error: shards may be unmapped after that
         for part in parts:
             part.result()
@@ -135,9 +138,11 @@ def _namer(dataset: ShardedDataset, indices: Indices, place: int) -> Name:
     return lambda: dataset.sources(indices[place : place + 1])[0]
 
 
-def _decoded(item: NDArray[np.uint8], info: FieldInfo, name: Name, kind: Kind) -> Any:
+def _decoded(
+    item: NDArray[np.uint8], info: FieldInfo, name: Name, decode: Callable[[bytes], Any]
+) -> Any:
     try:
-        return kind.decode(item.tobytes())
+        return decode(item.tobytes())
     except UnreadableError as error:
         raise UnreadableError(f"{name()}, field '{info.name}': {error.what}", MEND) from error
 

@@ -34,14 +34,14 @@ _MAX_SIZES = 64
 
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
-    """Samples of a field in the dataset's memory, in one or more pieces each."""
+    """Samples of a field in the dataset's memory, in one or more pieces each; or on a device."""
 
     rows: Tensor
-    """Row `i` begins at byte `i` of the memory, `(num_bytes, piece_bytes) uint8`."""
+    """Row `i` begins at byte `i` of the memory, `(num_bytes, piece_bytes) uint8`; `held` field."""
     starts: Tensor
-    """First bytes of the pieces, `(n * num_pieces,) int64`."""
+    """First bytes of the pieces, `(n * num_pieces,) int64`; rows of a held field, `(n,) int64`."""
     num_pieces: int
-    """Pieces of a sample."""
+    """Pieces of a sample; 0 of a held field."""
     dtype: torch.dtype
     """Of an element."""
     shape: tuple[int, ...]
@@ -59,16 +59,20 @@ class Located:
 
 
 class Gatherer:
-    """Gathers samples of fixed fields of a split."""
+    """Gathers samples of fixed fields of a split.
+
+    `held` are fields that a device holds, `(num_samples, *shape)`, also ragged ones, decoded.
+    """
 
     def __init__(self, dataset: ShardedDataset) -> None:
         self.dataset = dataset
+        self.held: dict[str, Tensor] = {}
         self._buffers = Buffers()
         self._views: dict[int, Tensor] = {}
         self._kinds: dict[str, tuple[int, torch.dtype]] = {}
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_views": {}}
+        return {**self.__dict__, "_views": {}, "held": {}}
 
     def lend(self, num_bytes: int) -> Tensor:
         """Return memory for a part of a batch, with any content, `(num_bytes,) uint8`."""
@@ -98,6 +102,11 @@ class Gatherer:
     def _find(
         self, info: FieldInfo, indices: NDArray[np.int64], shard_of: NDArray[np.int64]
     ) -> _Rows | Tensor | None:
+        if (held := self.held.get(info.name)) is not None:
+            places = self._buffers.lend(indices.nbytes).view(torch.int64)
+            places.numpy()[:] = indices
+            places = places.to(held.device, non_blocking=True)
+            return _Rows(rows=held, starts=places, num_pieces=0, dtype=held.dtype, shape=info.shape)
         row_bytes, dtype = self._kind(info)
         if info.codec != "none":
             return None
@@ -126,6 +135,8 @@ class Gatherer:
             return place[start:stop]
         if place is None:
             return self._decompressed(self.dataset.field(name), found.indices[start:stop])
+        if place.num_pieces == 0:
+            return place.rows.index_select(0, place.starts[start:stop])
         first, last = start * place.num_pieces, stop * place.num_pieces
         piece_bytes = place.rows.shape[1]
         out = self._buffers.lend((last - first) * piece_bytes).view(last - first, piece_bytes)

@@ -48,6 +48,8 @@ class BatchLoader:
     Attributes:
         wait_s: Seconds spent waiting for batches so far.
         num_samples: Samples handed out so far.
+        notes: What users should know about the reading, by subject.
+        reader: Reads the samples.
     """
 
     def __init__(
@@ -64,8 +66,9 @@ class BatchLoader:
         self.order = order
         self.wait_s = 0.0
         self.num_samples = 0
+        self.notes: dict[str, str] = {}
         self._prefetch = prefetch
-        self._reader = SampleReader(dataset, reading, fields)
+        self.reader = SampleReader(dataset, reading, fields)
         self._ahead = ReadAhead(dataset, order, num_epochs) if dataset.places.far else None
         self._payoff = Payoff()
         self._epoch = 0
@@ -134,7 +137,7 @@ class BatchLoader:
                     began = time.perf_counter()
 
     def _read_groups(self, epoch: int, start: int) -> Generator[deque[Batch], None, None]:
-        way = _way_to_read(self._reader, self.order, self._ahead)
+        way = _way_to_read(self.reader, self.order, self._ahead)
         numbers, step = range(start, self.order.num_batches), way.num_together
         groups = [numbers[first : first + step] for first in range(0, len(numbers), step)]
         begin = partial(way.begin, epoch)
@@ -163,7 +166,7 @@ class _OneByOne:
     only_copies = False
 
     def __init__(self, reader: SampleReader, order: Order, ahead: ReadAhead | None) -> None:
-        self._reader = reader
+        self.reader = reader
         self._order = order
         self._ahead = ahead
 
@@ -174,11 +177,11 @@ class _OneByOne:
     def _read(self, epoch: int, number: int) -> Batch:
         with self._ahead.reading(epoch, number) if self._ahead is not None else nullcontext():
             indices = self._order.batch(epoch, number)
-            return self._reader.read(indices, self._seeds(epoch, number, len(indices)))
+            return self.reader.read(indices, self._seeds(epoch, number, len(indices)))
 
     def _seeds(self, epoch: int, number: int, share: int) -> list[int] | None:
         order = self._order
-        if not isinstance(order, TrainOrder) or not self._reader.reading.transforms:
+        if not isinstance(order, TrainOrder) or not self.reader.reading.transforms:
             return None
         first = number * order.batch_span + order.rank * share
         places = range(first, first + share)

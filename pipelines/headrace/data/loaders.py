@@ -13,6 +13,7 @@ from headrace.data.streaming import check_streamable
 from headrace.data.transforms import Transform
 from headrace.recipe.dataset import TRAIN, VALIDATION
 from headrace.recipe.recipe import DataSpec
+from headrace.recipe.site import Tier
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.shard_locations import ShardSource
 
@@ -47,6 +48,8 @@ class DataSettings:
     """Batches per optimizer step."""
     num_epochs: int | None = None
     """Number of epochs, so that nothing is fetched for an epoch after the last; null: unknown."""
+    gpu_tier: Tier | None = None
+    """The site's first tier if it is memory of GPUs."""
 
 
 class Loaders:

@@ -7,6 +7,8 @@ from typing import Any
 from lightning.pytorch import LightningDataModule
 
 from headrace.data.batch_form import formed, transformed
+from headrace.data.device_decode import DeviceDecoder, decoder_in, note_change
+from headrace.data.device_tier import DeviceTier
 from headrace.data.loader import BatchLoader
 from headrace.data.loaders import DataSettings, Loaders
 from headrace.data.sampling import seed_at
@@ -27,6 +29,8 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
         self._loaders = Loaders(settings)
         self.train_loader = self._loaders.train
         self.manifest = self.train_loader.dataset.manifest
+        self.notes, tier = self.train_loader.notes, settings.gpu_tier
+        self.tier = DeviceTier(tier, self.train_loader, settings.reading) if tier else None
 
     @property
     def has_validation(self) -> bool:
@@ -41,13 +45,19 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
         """Return batches to validate on; an empty list if the dataset has none."""
         return self._loaders.validation() if self.has_validation else []
 
+    def setup(self, stage: str) -> None:
+        """Open the decoder, now that the device is known."""
+        if isinstance(self.settings.reading.decoder, DeviceDecoder):
+            self.settings.reading.decoder.open(self.trainer.strategy.root_device, self.notes)
+
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in training.
+        """Return the position in training, and what decoded the images.
 
         Lightning keeps a loader's position too, but does not restore it if the model has read
         `estimated_stepping_batches`.
         """
-        return {"position": self.train_loader.state_dict(), "order": self._loaders.epochs.kind}
+        kind, decoder = self._loaders.epochs.kind, decoder_in(self.notes)
+        return {"position": self.train_loader.state_dict(), "order": kind, "decoder": decoder}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go to a checkpoint's position; raise `StepError` inside an epoch of another order."""
@@ -60,6 +70,7 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
                 "checkpoint.",
             )
         self.train_loader.load_state_dict(position)
+        note_change(self.notes, state_dict)
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Any:
         """Apply transforms, and augmentation with random numbers of this position in training.
@@ -69,7 +80,10 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
         del dataloader_idx
         batch = transformed(batch, self.settings.transforms)
         trainer = self.trainer
-        if self.settings.augment and trainer is not None and trainer.training:
+        trains = trainer is not None and trainer.training
+        if trains and self.tier is not None:
+            self.tier.look(trainer.global_step, trainer.strategy.root_device)
+        if trains and self.settings.augment:
             position = self.train_loader.state_dict()
             seed_at(
                 self.settings.seed,

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import DataError, UserError
+from headrace.fields.field_kind import kind_of_encoding
 from headrace.files.manifest import Manifest
 
 Indices = NDArray[np.int64]
@@ -212,6 +213,16 @@ def weight_field(sampling: str, manifest: Manifest) -> str:
             f"Valid: {', '.join(['uniform', 'balanced', *numbers])}.",
         )
     return name
+
+
+def check_cropped(name: str, manifest: Manifest) -> None:
+    """Raise if a field is not one of encoded images, which can be cropped at decoding."""
+    if "resize" not in kind_of_encoding(manifest.field(name).encoding).options:
+        raise UserError(
+            f"RandomResizedCrop needs encoded images, which the field '{name}' of dataset "
+            f"'{manifest.name}' does not hold",
+            f"Pack it with pack.fields.{name}.keep: encoded, or name another field.",
+        )
 
 
 def check_weights(weights: NDArray[Any], field_name: str) -> NDArray[np.float64]:

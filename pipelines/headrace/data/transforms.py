@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from random import Random
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import interpolate
 
-from headrace.errors import DataError, blaming_user_code, nearest
-from headrace.fields.field_kind import kind_of_encoding
+from headrace.errors import DataError, UserError, blaming_user_code, nearest
+from headrace.fields.field_kind import Kind, kind_of_encoding
 from headrace.files.manifest import FieldInfo
+from headrace.recipe.crop import CROPS_FIRST, Crop
 
 Sample = dict[str, Any]
 """Fields of one sample by name: tensors, text as `str`; and `sample_id () int64`."""
@@ -221,6 +226,26 @@ class ChannelsFirst:
         return {**batch, self.field: moved.contiguous()}
 
 
+class OnField:
+    """Apply `transform`, a callable `tensor -> tensor` of any library, to each sample of `field`.
+
+    As torchvision's transforms draw once a call, they get samples one by one; with `whole`, the
+    batch, for transforms that draw nothing or draw for each sample by themselves.
+    """
+
+    def __init__(
+        self, transform: Callable[[Tensor], Tensor], field: str = "image", *, whole: bool = False
+    ) -> None:
+        self.field, self.transform, self.whole = field, transform, whole
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Transform one field."""
+        values = _field(batch, self.field)
+        if self.whole:
+            return {**batch, self.field: self.transform(values)}
+        return {**batch, self.field: torch.stack([self.transform(each) for each in values])}
+
+
 class AddNoise:
     """Add Gaussian noise of deviation `std` to `field`, of a floating dtype: an augmentation."""
 
@@ -232,3 +257,38 @@ class AddNoise:
         """Add noise to one field."""
         values = _field(batch, self.field)
         return {**batch, self.field: values + self.std * torch.randn_like(values)}
+
+
+class RandomResizedCrop(Crop):
+    """Crop a random part of an encoded image at decoding, resize it, mirror some.
+
+    The part is drawn as by torchvision; in validation and evaluation it is the central square. A
+    field becomes `(size, size, 3) uint8`. It comes before all other sample transforms.
+
+    Args: `size`, `scale`, `ratio`, `flip`, `field`, as of `headrace.recipe.crop.Crop`.
+    """
+
+    def __call__(self, sample: Sample) -> Sample:
+        """Raise `UserError`: the sample is decoded already."""
+        del sample
+        raise UserError(f"RandomResizedCrop comes after '{self.field}' is decoded", CROPS_FIRST)
+
+    def decode(
+        self, seeds: Sequence[int] | None, kind: Kind, place: int, content: bytes
+    ) -> NDArray[np.uint8]:
+        """Return the part of an image, bytes `content` of a `kind`, by its seed, `seeds[place]`.
+
+        Without `seeds` it is the central square. Raises `UnreadableError`.
+        """
+        random = None if seeds is None else Random(f"{seeds[place]} {self.field}")
+        is_mirrored = random is not None and random.random() < self.flip
+        pixels = kind.decode_part(content, partial(self.box, random), self.size)
+        if pixels.ndim == 2:
+            pixels = np.repeat(pixels[:, :, None], 3, axis=2)
+        # one image, contiguous, channels last: resized fast, and without further threads
+        image = torch.from_numpy(np.array(pixels, order="C"))[None].permute(0, 3, 1, 2)
+        image = interpolate(image, (self.size, self.size), mode="bilinear", antialias=True)
+        array = np.ascontiguousarray(image[0].permute(1, 2, 0).numpy())
+        if is_mirrored:  # pixels are moved in one piece, which is faster
+            array = array.view("V3")[:, ::-1].copy().view(np.uint8).reshape(array.shape)
+        return array

@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 
 from headrace.data.dataset import reading_of
+from headrace.data.device_decode import DeviceDecoder, note_change
 from headrace.data.instantiate import Allowed
 from headrace.errors import HeadraceError, ShardError, StepError
 from headrace.evaluation.evaluation_plan import NodeTask, ShardTask, read_inputs
@@ -33,7 +34,7 @@ from headrace.processes.identity import begin_child, die_with_parent
 from headrace.staging.cache import Soundness
 from headrace.staging.peers import PeerGroup
 from headrace.staging.staged_folder import StagedFolder
-from headrace.steps.context import resolved
+from headrace.steps.context import append_event, resolved
 from headrace.steps.run import open_context
 
 logger = logging.getLogger(__name__)
@@ -62,6 +63,9 @@ def score(job: NodeTask, task: ShardTask) -> tuple[int, str]:
         predictor, sound = _loaded(
             context.run_folder.path, inputs.dataset, checkpoint, written_ns, job.variant, job.group
         )
+        if predictor.notes:
+            append_event(context.folder.events, "notes", **predictor.notes)
+            predictor.notes.clear()
         part = _scored(predictor, sound, task)
         if part is not None:
             write_part(context.folder.parts / task.part_name, part)
@@ -109,17 +113,22 @@ def _loaded(
     _USING.close()
     split = _USING.enter_context(split_on_node(recipe, site, dataset, spec.split, group))
     sound = Soundness(split.folder, split.shards if recipe.stage.verify else ())
-    model, transforms = load_model(recipe, site, checkpoint)
+    model, transforms, state = load_model(recipe, site, checkpoint)
     allowed = Allowed.of(recipe, site)
     device = choose_device(recipe.trainer.accelerator)
     logger.info("Evaluating %s on %s from %s", checkpoint, device, split.folder)
+    reading, notes = reading_of(recipe.data, allowed), dict[str, str]()
+    if isinstance(reading.decoder, DeviceDecoder):
+        reading.decoder.open(device, notes)
+    note_change(notes, state)
     predictor = Predictor(
         model=model.to(device),
         transforms=transforms,
         dataset=split,
         spec=spec,
         device=device,
-        reading=reading_of(recipe.data, allowed),
+        reading=reading,
+        notes=notes,
         form=recipe.data.batch,
         metrics=make_metrics(spec, allowed),
     )

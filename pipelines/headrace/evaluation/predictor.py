@@ -47,6 +47,8 @@ class Predictor:
     """The recipe's `data.batch`."""
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     """Further metrics by name; copies of them are updated."""
+    notes: dict[str, str] = field(default_factory=dict)
+    """What users should know about the reading, by subject."""
 
     def predict(self, first: int, num_samples: int) -> ScoredSamples:
         """Score or test consecutive samples of the split."""
@@ -123,12 +125,14 @@ class Predictor:
 
 def load_model(
     recipe: Recipe, site: Site, checkpoint: Path
-) -> tuple[LightningModule, tuple[Transform, ...]]:
-    """Return model and transforms of a recipe, the model with its trained weights."""
+) -> tuple[LightningModule, tuple[Transform, ...], Mapping[str, Any]]:
+    """Return model and transforms of a recipe, the model trained; and the data module's state."""
     allowed = Allowed.of(recipe, site)
     model = make_model(recipe, allowed)
-    _load_weights(model, read_checkpoint(checkpoint, pickled=site.pickled_checkpoints == "allow"))
-    return model.eval(), instantiate_all(recipe.data.transforms, allowed, "data.transforms")
+    content = read_checkpoint(checkpoint, pickled=site.pickled_checkpoints == "allow")
+    _load_weights(model, content)
+    transforms = instantiate_all(recipe.data.transforms, allowed, "data.transforms")
+    return model.eval(), transforms, content.get("HeadraceDataModule", {})
 
 
 def make_model(recipe: Recipe, allowed: Allowed) -> LightningModule:

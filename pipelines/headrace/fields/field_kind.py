@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, cast
 
 from numpy.typing import NDArray
 
@@ -23,6 +23,9 @@ _BUILT_IN = (
 Value: TypeAlias = "bytes | NDArray[Any] | str | int | float"
 """A value as a source gives it: the bytes of a file as they are, an array in C order and
 little-endian, a `str`, a number or boolean."""
+
+Choose: TypeAlias = Callable[[int, int], tuple[int, int, int, int]]
+"""Returns top, left, bottom and right of the part to take of an image of so many rows, columns."""
 
 Orientation: TypeAlias = 'Literal["apply", "keep"] | None'
 """Whether images are turned as their EXIF data says."""
@@ -141,6 +144,15 @@ class Kind:
         """
         raise UnreadableError(f"{len(content):,} bytes of no kind that can be decoded")
 
+    def decode_part(self, content: bytes, choose: Choose, size: int) -> NDArray[Any]:
+        """Return a part of an encoded image, `(height, width[, 3]) uint8`; errors as `decode`.
+
+        It may be scaled down by 2, 4 or 8 if it keeps `size` pixels in both directions.
+        """
+        del size
+        pixels = cast("NDArray[Any]", self.decode(content))
+        return part_of(pixels, choose(*pixels.shape[:2]))
+
     def to_array(self, value: Value, shape: Shape) -> Decoded | tuple[NDArray[Any], int | None]:
         """The array that a value is kept as, brought into shape; errors as `decode`."""
         del shape
@@ -160,6 +172,12 @@ class Kind:
         """Return what to do if an array of a field has another shape, or number of axes."""
         del name, other_axes
         return ""
+
+
+def part_of(pixels: NDArray[Any], box: Iterable[int], shrink: int = 1) -> NDArray[Any]:
+    """Return a part of an image that has one pixel for `shrink` in each direction, as a view."""
+    top, left, bottom, right = ((edge + shrink // 2) // shrink for edge in box)
+    return pixels[top:bottom, left:right]
 
 
 BYTES = Kind()

@@ -19,6 +19,7 @@ from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError
 from headrace.errors import UnreadableError
 from headrace.fields import jpeg
 from headrace.fields.field_kind import (
+    Choose,
     Decoded,
     Encoded,
     Kind,
@@ -26,6 +27,7 @@ from headrace.fields.field_kind import (
     Shape,
     Value,
     encoding_by_magic,
+    part_of,
 )
 from headrace.fields.jpeg import MAX_PIXELS
 
@@ -104,6 +106,18 @@ class ImageKind(Kind):
 
     def decode(self, content: bytes) -> NDArray[np.uint8]:
         return read_image(content, turns=self.turns).array
+
+    def decode_part(self, content: bytes, choose: Choose, size: int) -> NDArray[np.uint8]:
+        header = jpeg.read_header(content)
+        if header is None or (self.turns and header.may_turn and _is_turned(content)):
+            return super().decode_part(content, choose, size)
+        box = choose(header.height, header.width)
+        most = min(box[2] - box[0], box[3] - box[1]) // size
+        shrink = next((factor for factor in (8, 4, 2) if factor <= most), 1)
+        pixels = jpeg.decode(content, header, shrink)
+        if pixels is None:  # the whole image has other pixels, but always where this one is damaged
+            return part_of(read_image(content, turns=False).array, box)
+        return part_of(pixels, box, shrink)
 
     def to_array(self, value: Value, shape: Shape) -> Decoded:
         pixels, _, changes = read_image(cast("bytes", value), turns=self.turns)
@@ -195,6 +209,11 @@ def _turn(image: Image.Image) -> Image.Transpose | None:
         return _TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
     except _DAMAGED:
         return None
+
+
+def _is_turned(content: bytes) -> bool:
+    with _open_image(content) as image:
+        return _turn(image) is not None
 
 
 def _is_transparent(image: Image.Image) -> bool:

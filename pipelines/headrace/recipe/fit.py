@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.errors import RecipeError, SiteError, nearest
+from headrace.recipe.crop import crops_of
 from headrace.recipe.fence import check_places
 from headrace.recipe.gang_size import check_global_batch, check_nodes, gang_size
 from headrace.recipe.model_source import check_model_source
@@ -63,6 +64,7 @@ def check_training(recipe: Recipe, site: Site) -> None:
     check_nodes(recipe, role)
     check_targets(recipe, site)
     check_arguments(recipe, role, listed_by(site))
+    crops_of(recipe)
     check_loggers(recipe, role)
     check_metrics(recipe, role)
     _check_model(recipe, role)
@@ -88,6 +90,7 @@ def check_evaluation(recipe: Recipe, site: Site) -> None:
     check_places(recipe, site)
     check_targets(recipe, site)
     check_arguments(recipe, role, listed_by(site))
+    crops_of(recipe)
     check_metrics(recipe, role)
     _check_model(recipe, role, trains=False)
 

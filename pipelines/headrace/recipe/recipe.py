@@ -70,6 +70,8 @@ class DataSpec(Settings):
     """Compare the checksum of each sample that is read; reading is about ten times slower."""
     on_bad_shard: Literal["stop", "skip"] = "stop"
     """`skip`: check all shards at the start of a run, train without the damaged ones."""
+    decode: Literal["cpu", "gpu"] = "cpu"
+    """`gpu`: JPEG is decoded by nvJPEG where a rank has a GPU; its pixels may differ slightly."""
     dataset: Target | None = None
     """A map-style `Dataset` of yours: gets the samples of a split, gives others, of any number."""
     sample_transforms: Targets = ()
@@ -101,6 +103,9 @@ class DataSpec(Settings):
                              "those that shards hold")  # fmt: skip
         if self.collate is not None and self.batch is not None:
             raise ValueError("batch names fields, and collate forms the batch: leave one out")
+        if self.decode == "gpu" and (self.sample_transforms or self.collate or self.dataset):
+            raise ValueError("decode: gpu decodes whole batches: leave out sample_transforms, "
+                             "collate and dataset, which take samples")  # fmt: skip
         if self.read_ahead is not None and self.read_ahead < (self.shuffle_window or 1):
             raise ValueError("read_ahead must be at least shuffle_window: batches span two windows")
         return self

@@ -254,14 +254,14 @@ def _valid(options: type[Record], key: str, value: Any) -> Record:
 
 
 class Tier(Settings):
-    """A place on every node for staged shards."""
+    """A place on every node for staged shards, or memory of the GPUs for the training split."""
 
     name: Name
-    """Name of the tier, such as `shm` or `nvme`."""
-    folder: str
-    """Folder on every node, closed to other users; `{user}` stands for the user's name."""
+    """Name of the tier, such as `shm` or `nvme`; `gpu` is the memory of each rank's GPU."""
+    folder: str = ""
+    """Folder on every node, closed to other users, `{user}` for the user's name; `gpu` has none."""
     budget: Bytes | None = None
-    """Most bytes that staging may hold there; null for no limit but the free space."""
+    """Most bytes held there, on a GPU by each rank; null for no limit but the free space."""
     reserve: Bytes | None = None
     """Bytes that stay free; null: 256 MiB, in memory a tenth of what is free if that is more."""
     keep: Annotated[Seconds, Field(gt=0)] | None = None
@@ -344,8 +344,8 @@ class Site(Settings):
     """Unix accounts of users whose names in Airflow differ, such as `ada@lab.org: ada`."""
     roles: dict[Name, Role]
     """Kinds of lease by name; recipes ask for `cpu` and `gpu` unless they say otherwise."""
-    tiers: Annotated[tuple[Tier, ...], Field(min_length=1, max_length=100)]
-    """Node-local storage, fastest first."""
+    all_tiers: tuple[Tier, ...] = Field(alias="tiers", min_length=1, max_length=100)
+    """Node-local storage, fastest first; above it may stand `gpu`, without a folder."""
     allowed_users: Annotated[tuple[Member, ...], Field(max_length=100_000)] | None = None
     """Who may run anything here: users, and teams of `teams.yaml` as `@team`. Under Airflow those
     who trigger DAG runs, in a terminal accounts. Null: everybody."""
@@ -378,9 +378,23 @@ class Site(Settings):
     starts: `airflow:CONNECTION.FIELD`, `env:VARIABLE` or `file:PATH`; `{user}` stands for who asked
     for the run. No value is written here, into a job or into a record."""
 
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """Those with folders, fastest first."""
+        return tuple(tier for tier in self.all_tiers if tier.folder)
+
+    @property
+    def gpu_tier(self) -> Tier | None:
+        """The first one if it has no folder: memory of GPUs."""
+        return None if self.all_tiers[0].folder else self.all_tiers[0]
+
     @model_validator(mode="after")
     def _check(self) -> Site:
-        names = [tier.name for tier in self.tiers]
+        bare = [tier.name for tier in self.all_tiers if not tier.folder]
+        if bare not in ([], ["gpu"]) or (bare and self.gpu_tier is None) or not self.tiers:
+            raise ValueError(f"tier '{bare[-1]}' has no folder: only a first tier `gpu`, memory of "
+                             "GPUs, has none, and tiers with a folder follow")  # fmt: skip
+        names = [tier.name for tier in self.all_tiers]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"more than one of the tiers is named '{twice[0]}'; "

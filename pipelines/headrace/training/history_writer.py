@@ -58,7 +58,7 @@ class KeepHistory(Callback):  # type: ignore[misc]
         data_ranks: int,
         checkpoint_s: Callable[[], float],
     ) -> None:
-        self._run, self._launch = run, launch
+        self._run, self._launch, self.notes = run, launch, loader.notes
 
         def counted() -> tuple[int, float]:
             return loader.num_samples * data_ranks, loader.wait_s
@@ -158,6 +158,7 @@ class KeepHistory(Callback):  # type: ignore[misc]
             steps_per_batch=_steps_per_batch(trainer),
             loss=_finite(loss),
             metrics=self.metrics,
+            notes=self.notes,
             **self._of_progress.figures(),
         )
         inform(self._run, "progress", partial(write_record, self._launch.folder.progress, progress))

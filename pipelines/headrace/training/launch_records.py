@@ -24,6 +24,7 @@ class LaunchFolder:
         trained: `TrainingOutcome`, by rank 0.
         meeting: By which the ranks of a single node find each other.
         launched: Its presence says that the launcher of all ranks has ended.
+        full_gpu: Its presence says that a GPU's memory ran out beside a split held there.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,6 +35,7 @@ class LaunchFolder:
         self.trained = path / "trained.json"
         self.meeting = path / "meeting"
         self.launched = path / "launched"
+        self.full_gpu = path / "full-gpu"
 
     def ready(self, node_index: int) -> Path:
         """`NodeReady`, by the node."""
@@ -164,6 +166,8 @@ class TrainingProgress(Figures):
     """Planned optimizer steps as a script reported them; null if not reported."""
     metrics: dict[str, float] = {}
     """Metrics that the model logged or a script reported last, by name."""
+    notes: dict[str, str] = {}
+    """What users should know about rank 0's reading, by subject."""
 
 
 class FailureKind(str, Enum):
@@ -226,6 +230,8 @@ class TrainingOutcome(Figures):
     """XXH3 hash of the final weights, 128 bits, hexadecimal."""
     data_wait: float = 0.0
     """Share of the last launch's time that ranks have waited for batches."""
+    notes: dict[str, str] = {}
+    """What users should know about rank 0's reading, by subject."""
 
     def outputs(self, restart_causes: Sequence[str]) -> dict[str, JsonValue]:
         """Return the outputs of the train step, with the cause of each restart."""

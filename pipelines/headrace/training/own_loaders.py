@@ -27,10 +27,12 @@ class OwnLoaders:
     Attributes:
         num_samples: Samples handed out so far.
         wait_s: Seconds spent waiting for batches so far.
+        notes: What users should know about the reading, by subject.
     """
 
     def __init__(self, seed: int, rank: int, tick: Callable[[], None]) -> None:
         self.num_samples, self.wait_s = 0, 0.0
+        self.notes: dict[str, str] = {}
         self._seed, self._rank, self._tick = seed, rank, tick
 
     def attach(self, trainer: Trainer) -> None:

@@ -186,6 +186,8 @@ class Follower:
             self._context.progress(self.last.step, total, "steps", phase)
             return
         total = total or progress.total_steps
+        if progress.notes != self.last.notes:
+            self._context.event("notes", **progress.notes)
         if progress != self.last:
             self.last = progress
             loss = {} if progress.loss is None else {"loss": progress.loss}
@@ -194,8 +196,9 @@ class Follower:
             rates = {"samples_per_s": progress.samples_per_s, "data_wait": progress.data_wait}
             self._context.report(**(figures | loss | rates))
         epochs = "" if self._plan is None else f"/{self._plan.epochs}"
-        phase = f"epoch {progress.epoch + 1}{epochs}" + (self.problem and f"; {self.problem}")
-        self._context.progress(progress.step, total, "steps", phase)
+        notes = [f"{name.replace('_', ' ')}: {text}" for name, text in progress.notes.items()]
+        known = [f"epoch {progress.epoch + 1}{epochs}", *filter(None, [self.problem]), *notes]
+        self._context.progress(progress.step, total, "steps", "; ".join(known))
 
     def _learned(self, progress: TrainingProgress) -> dict[str, float]:
         """Return the newest metrics, few enough for a line, and the monitored metric's best value.

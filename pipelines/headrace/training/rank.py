@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.utilities import rank_zero_only
@@ -24,7 +25,7 @@ from headrace.data.loader import BatchLoader
 from headrace.data.model_steps import check_steps
 from headrace.data.module import HeadraceDataModule
 from headrace.data.sampling import seed_at
-from headrace.errors import RecipeError, StepError, UserError
+from headrace.errors import RecipeError, StepError, UserError, WorkerLostError
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import RunFolder
 from headrace.processes.identity import begin_child
@@ -95,10 +96,19 @@ class _RankTraining:
             resume, pickled = self._launch.resume, self._site.pickled_checkpoints == "allow"
             with refusing(resume), telling_misfit(model, resume, pickled=pickled):
                 trainer.fit(model, datamodule=data, ckpt_path=resume, weights_only=not pickled)
+        except torch.cuda.OutOfMemoryError as error:
+            if data.tier is None or not data.tier.is_used:
+                raise
+            self._folder.full_gpu.touch()
+            raise WorkerLostError(
+                "GPU memory ran out beside the training split, which a restart leaves on the host: "
+                f"{error}",
+                "Raise `reserve` or lower `budget` of the site's tier `gpu`.",
+            ) from error
         finally:
             if self._traffic.brought != Brought():
                 write_record(self._folder.streamed(self._rank), self._traffic.brought)
-        self._finish(trainer, saving, history.data_wait)
+        self._finish(trainer, saving, history)
 
     def _data(self) -> LightningDataModule | None:
         """Return the samples of the dataset, or the user's own; None if the model has loaders."""
@@ -177,7 +187,7 @@ class _RankTraining:
             **_sharing(data),
         )
 
-    def _finish(self, trainer: Trainer, saving: StepCheckpoints, data_wait: float) -> None:
+    def _finish(self, trainer: Trainer, saving: StepCheckpoints, history: KeepHistory) -> None:
         if trainer.optimizers and not trainer.global_step:
             raise UserError(
                 "Training ended without an optimizer step",
@@ -185,7 +195,7 @@ class _RankTraining:
                 "on.",
             )
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        shared = mean_over_ranks({**saving.metrics, **logged, "data_wait": data_wait})
+        shared = mean_over_ranks({**saving.metrics, **logged, "data_wait": history.data_wait})
         weights_xxh3 = _weights_hash(trainer)
         if not trainer.is_global_zero:
             return
@@ -200,6 +210,7 @@ class _RankTraining:
             data_wait=shared.pop("data_wait"),
             metrics=shared,
             weights_xxh3=weights_xxh3,
+            notes=history.notes,
         )
         write_record(self._folder.trained, outcome)
 

@@ -21,6 +21,7 @@ def settings_of(
     """The data of a rank, by the recipe and site `given`; `traffic` counts what it fetches."""
     recipe, site = given
     data, launch = recipe.data, node.launch
+    is_full = any(launch.folder.path.parent.glob(f"*/{launch.folder.full_gpu.name}"))
     return DataSettings(
         folder=Path(node.dataset),
         spec=data,
@@ -35,6 +36,7 @@ def settings_of(
         overlap=recipe.stage.overlap,
         accumulate=recipe.trainer.accumulate_grad_batches,
         num_epochs=recipe.trainer.max_epochs,
+        gpu_tier=None if is_full else site.gpu_tier,
     )
 
 

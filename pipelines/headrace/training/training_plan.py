@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.data.order import EachOnceOrder, TrainOrder
-from headrace.data.sampling import weight_field
+from headrace.data.sampling import check_cropped, weight_field
 from headrace.errors import MemoryExhaustedError, RecipeError, nearest
 from headrace.files.manifest import Manifest
+from headrace.recipe.crop import crops_of
 from headrace.recipe.dataset import TRAIN, VALIDATION
 from headrace.recipe.difference import essence
 from headrace.recipe.gang_size import gang_size
@@ -94,6 +95,7 @@ def plan_training(recipe: Recipe, role: Role, manifest: Manifest) -> TrainPlan:
     total, limit = steps * recipe.trainer.max_epochs, recipe.trainer.max_steps
     _check_kept(recipe, total)
     share = order.batch_span // order.world_size
+    cropped = sum(3 * crop.size**2 * _FLOAT_BYTES for crop in crops_of(recipe).values())
     held = _BATCHES_HELD + max(recipe.data.prefetch - _USUAL_PREFETCH, 0)
     return TrainPlan(
         num_nodes=num_nodes,
@@ -105,7 +107,7 @@ def plan_training(recipe: Recipe, role: Role, manifest: Manifest) -> TrainPlan:
         total_steps=total if limit < 0 else min(total, limit),
         max_steps=limit,
         num_left_out=order.num_left_out,
-        batch_bytes=held * share * sample_bytes(manifest),
+        batch_bytes=held * share * (sample_bytes(manifest) + cropped),
     )
 
 
@@ -140,7 +142,10 @@ def _check_fields(recipe: Recipe, manifest: Manifest) -> None:
     They keep all fields. What the user's own code makes of a sample is not known here.
     """
     data, names = recipe.data, [field.name for field in manifest.fields]
-    if data.dataset or data.sample_transforms or data.collate:
+    crops = crops_of(recipe)
+    for crop in crops.values():
+        check_cropped(crop.field, manifest)
+    if data.dataset or len(data.sample_transforms) > len(crops) or data.collate:
         return
     for key in ("transforms", "augment"):
         for index, transform in enumerate(getattr(data, key)):

@@ -35,7 +35,23 @@ _ONE_TRANSFORM = {
     "recipe.data.transforms": [{"_target_": "headrace.data.transforms.ScaleToUnit", "maximum": 255}]
 }
 
+_CROP = {"_target_": "headrace.data.transforms.RandomResizedCrop"}
+_SCALE = _ONE_TRANSFORM["recipe.data.transforms"][0]
+
 MISTAKES = (
+    # crops at decoding
+    Mistake(
+        what="… comes later",
+        hint="Name it before all other sample_transforms, once a field, without data.dataset.",
+        given={"recipe.data.sample_transforms": [_SCALE, _CROP], "recipe.pack.images": "encoded"},
+        followed=({"recipe.data.sample_transforms": [_CROP, _SCALE]},),
+    ),
+    Mistake(
+        what="… it is packed as pixels",
+        hint="Set pack.fields.….keep to 'encoded'.",
+        given={"recipe.data.sample_transforms": [_CROP]},
+        followed=({"recipe.pack.fields.image.keep": "encoded"},),
+    ),
     # who may use a site, and as whom
     Mistake(
         what="may not use site",

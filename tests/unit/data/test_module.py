@@ -93,6 +93,7 @@ def test_the_position_is_in_the_checkpoint(folder):
     assert module.state_dict() == {
         "position": {"epoch": 0, "global_index": 8},
         "order": "24 samples shuffled by seed 3",
+        "decoder": "the CPU",
     }
 
 

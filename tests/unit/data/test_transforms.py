@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from headrace.data.instantiate import Allowed, instantiate_all
 from headrace.data.sampling import position_seed, seed_at
 from headrace.data.transforms import (
     AddNoise,
     ChannelsFirst,
     Normalize,
+    OnField,
     ScaleToUnit,
     apply,
     collate,
@@ -20,6 +22,7 @@ from headrace.data.transforms import (
 )
 from headrace.errors import DataError
 from headrace.files.manifest import FieldInfo
+from headrace.recipe.recipe import DataSpec
 
 
 def batch(*shape: int) -> dict[str, torch.Tensor]:
@@ -80,6 +83,44 @@ def test_noise_is_drawn_from_the_seeded_generator():
     seed_at(0, 0, 0, 0, "augment")
     assert torch.equal(AddNoise(0.5)(source)["image"], first)
     assert first.abs().sum() > 0
+
+
+class Turns:
+    """Turns pictures by a random number of quarters, one for all it gets, as torchvision does."""
+
+    def __init__(self) -> None:
+        self.shapes: list[tuple[int, ...]] = []
+
+    def __call__(self, values: torch.Tensor) -> torch.Tensor:
+        self.shapes.append(tuple(values.shape))
+        return torch.rot90(values, int(torch.randint(4, ())), (-2, -1))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_callable_of_any_library_changes_a_field(whole):
+    """Each sample by its own random numbers; they are those of the place in training."""
+    source = batch(64, 3, 4, 4)
+    source["image"] = torch.arange(64 * 48).view(64, 3, 4, 4)
+    changed = OnField(turns := Turns(), whole=whole)
+    seed_at(1, 0, 2, 0, "augment")
+    image = changed(source)["image"]
+    assert turns.shapes == ([(64, 3, 4, 4)] if whole else [(3, 4, 4)] * 64)
+    quarters = [torch.rot90(source["image"], turn, (-2, -1)) for turn in range(4)]
+    alike = torch.stack([(each == image).flatten(1).all(1) for each in quarters]).sum(1)
+    assert alike.sum() == 64
+    assert (alike > 0).sum() == (1 if whole else 4)
+    seed_at(1, 0, 2, 0, "augment")
+    assert torch.equal(changed(source)["image"], image)
+
+
+def test_a_callable_is_named_in_a_recipe():
+    listed = ("headrace.data.transforms", "torch.nn.Dropout")
+    inner = {"_target_": "torch.nn.Dropout", "p": 0.5}
+    outer = {"_target_": "headrace.data.transforms.OnField", "transform": inner, "field": "label"}
+    spec = DataSpec.model_validate({"augment": [outer]})
+    made = instantiate_all(spec.augment, Allowed(listed), "data.augment")
+    changed = apply(made, {"label": torch.ones(100)})["label"]
+    assert set(changed.tolist()) == {0.0, 2.0}
 
 
 def test_a_field_that_is_a_list_is_refused_with_what_to_do():

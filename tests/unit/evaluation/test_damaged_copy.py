@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -234,3 +235,21 @@ def test_each_shard_is_looked_at_once(evaluation, monkeypatch):
     for number in range(len(evaluation.manifest.shards)):
         evaluation.score(number)
     assert looked_at == [Path(shard.file).name for shard in evaluation.manifest.shards]
+
+
+def test_another_decoder_than_in_training_is_reported_once(tmp_path: Path) -> None:
+    evaluation = Evaluation(tmp_path)
+    content = json.loads(evaluation.run.recipe.read_text())
+    write_record(
+        evaluation.run.recipe,
+        Recipe.model_validate({**content, "data": {**content["data"], "decode": "gpu"}}),
+    )
+    weights = torch.load(evaluation.checkpoint)
+    state = {"decoder": "nvimgcodec 0.9.0 on cuda"}
+    torch.save({**weights, "HeadraceDataModule": state}, evaluation.checkpoint)
+    evaluation.score(0)
+    evaluation.score(1)
+    lines = evaluation.step.events.read_text().splitlines()
+    (event,) = [each for each in map(json.loads, lines) if each["event"] == "notes"]
+    assert event["decoder"] == "the CPU: no GPU is in use"
+    assert event["decoder_changed"].startswith("from nvimgcodec 0.9.0 on cuda to the CPU")

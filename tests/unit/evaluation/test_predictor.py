@@ -233,8 +233,10 @@ def test_what_a_model_raises_is_named_with_its_samples(tmp_path, error, kind, wo
 
 
 def test_weights_come_from_the_checkpoint(tmp_path, code, site):
-    torch.save({"state_dict": {"factor": torch.tensor(7.0)}}, tmp_path / "a.ckpt")
-    model, transforms = load_model(recipe(code), site, tmp_path / "a.ckpt")
+    content = {"state_dict": {"factor": torch.tensor(7.0)}}
+    torch.save({**content, "HeadraceDataModule": {"decoder": "x"}}, tmp_path / "a.ckpt")
+    model, transforms, state = load_model(recipe(code), site, tmp_path / "a.ckpt")
+    assert state == {"decoder": "x"}
     assert model.factor.item() == 7
     assert not model.training
     assert transforms == ()

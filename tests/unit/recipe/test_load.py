@@ -265,7 +265,7 @@ def test_credentials_in_an_override_are_shown_to_nobody(recipe_file, overrides):
 
 
 def site_with_endpoint(url: str) -> Site:
-    laptop = load_site("laptop").model_dump()
+    laptop = load_site("laptop").model_dump(by_alias=True)
     return parse(Site, {**laptop, "s3": {"endpoint_url": url}}, "test")
 
 

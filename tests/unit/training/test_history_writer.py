@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import pytest
@@ -35,6 +35,7 @@ class Loader(list[torch.Tensor]):
 
     num_samples = 0
     wait_s = 0.0
+    notes: ClassVar[dict[str, str]] = {"gpu_tier": "holds 1.0MiB"}
 
     def __iter__(self):
         for batch in super().__iter__():
@@ -285,7 +286,7 @@ def test_each_part_has_the_time_that_it_takes(
     monkeypatch.setattr(history_writer, "time", clock)
     monkeypatch.setattr(history_writer, "_LEAST_S", 1e9)  # no row restarts the parts
     waited = iter((3.0, 3.0, 8.0))
-    loader: Any = SimpleNamespace(num_samples=0, wait_s=0.0)
+    loader: Any = SimpleNamespace(num_samples=0, wait_s=0.0, notes={})
     history = kept(tmp_path, loader, lambda: next(waited))
     parts = history._parts
     trainer = trainer_of(history, max_epochs=1, accumulate_grad_batches=accumulated)

@@ -83,7 +83,7 @@ def test_progress_counts_the_steps_of_all_optimizers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history_writer, "_PROGRESS_S", 0.0)
-    loader: Any = SimpleNamespace(wait_s=0.0, num_samples=0)
+    loader: Any = SimpleNamespace(wait_s=0.0, num_samples=0, notes={})
     files: Any = SimpleNamespace(progress=tmp_path / "progress.json")
     launch: Any = SimpleNamespace(node_index=0, node_name="here", folder=files)
     fit(Twins(), KeepHistory(RunFolder(tmp_path), launch, loader, 1, lambda: 0.0))

@@ -39,6 +39,21 @@ def recipe(batch: int = 64, *, trainer=None, train=None, **data):
 
 
 ROLE = Role(nodes=2, ranks_per_node=4)
+CROP = "headrace.data.transforms.RandomResizedCrop"
+PHOTOGRAPH = FieldInfo(name="image", dtype="uint8", layout="ragged", encoding="jpeg")
+
+
+def test_crops_need_encoded_images_and_memory():
+    crops = ({"_target_": CROP, "size": 500},)
+    with pytest.raises(UserError, match="needs encoded images, which the field 'image' of"):
+        plan_training(recipe(sample_transforms=crops), ROLE, manifest(train=1280))
+    photographs = manifest(train=1280).model_copy(update={"fields": (PHOTOGRAPH, LABEL)})
+    plain = plan_training(recipe(), ROLE, photographs)
+    plan = plan_training(recipe(sample_transforms=crops), ROLE, photographs)
+    assert plan.batch_bytes - plain.batch_bytes == 3 * 8 * 3 * 500**2 * 4
+    wrong = ({"_target_": "headrace.data.transforms.ScaleToUnit", "field": "imag"},)
+    with pytest.raises(RecipeError, match="asks for the field 'imag'"):
+        plan_training(recipe(sample_transforms=crops, transforms=wrong), ROLE, photographs)
 
 
 def test_a_fold_that_is_validated_on_is_not_trained_on():
