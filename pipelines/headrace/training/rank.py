@@ -97,7 +97,8 @@ class _RankTraining:
             with refusing(resume), telling_misfit(model, resume, pickled=pickled):
                 trainer.fit(model, datamodule=data, ckpt_path=resume, weights_only=not pickled)
         except torch.cuda.OutOfMemoryError as error:
-            if data.tier is None or not data.tier.is_used:
+            tier = data.tier if isinstance(data, HeadraceDataModule) else None
+            if tier is None or not tier.is_used:
                 raise
             self._folder.full_gpu.touch()
             raise WorkerLostError(
