@@ -102,12 +102,11 @@ def read_base(target: PackTarget) -> Base:
     )
 
 
-def check_can_grow(dataset: DatasetSpec, listing: SourceListing) -> None:
+def check_can_grow(dataset: DatasetSpec, *, has_groups: bool) -> None:
     """Refuse what would break splits that are there."""
-    grouped = listing.samples.column("group") is not None
-    if dataset.folds is not None or grouped:
+    if dataset.folds is not None or has_groups:
         raise RecipeError(
-            f"pack.append is set, but the dataset has {'groups' if grouped else 'folds'}",
+            f"pack.append is set, but the dataset has {'groups' if has_groups else 'folds'}",
             "Its new samples could not be kept apart from old ones; pack without pack.append.",
         )
 

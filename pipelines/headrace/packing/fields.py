@@ -6,7 +6,7 @@ A rule brings values of a source to the bytes of a shard: as they are, or decode
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -164,12 +164,6 @@ class FieldRule:
         else:
             update |= {"layout": "fixed", "shape": array.shape}
         if options.codec != "none":
-            if mixed == "ragged":
-                raise RecipeError(
-                    f"pack.fields.{info.name}.codec is '{options.codec}', but '{info.name}' is of "
-                    "varying shape",
-                    "Codecs are for fields of one shape: leave it out.",
-                )
             chunk = chunk_samples(array.nbytes, options.chunk_samples)
             update |= {"codec": options.codec, "chunk_samples": chunk}
         if mixed == "resize" and options.resize is None:
@@ -214,7 +208,9 @@ def field_rules(
     Returns:
         Rules in the order of the source's fields, but `label` last.
     """
-    rules = sorted(_first_rules(source.fields, pack), key=lambda rule: rule.info.name == "label")
+    check_names(pack, [each.name for each in source.fields])
+    first = (_first_rule(each, pack) for each in source.fields)
+    rules = sorted(first, key=lambda rule: rule.info.name == "label")
     bad: list[Quarantined] = []
     for ref in refs[:NUM_TRIED]:
         (values,) = source.read([ref])  # one by one: the first one is mostly all that is needed
@@ -256,26 +252,42 @@ def chunk_samples(sample_bytes: int, wanted: int | None = None) -> int:
     return max(1, min(most // max(1, sample_bytes), wanted or most))
 
 
-def _first_rules(fields: Sequence[SourceField], pack: PackSpec) -> list[FieldRule]:
-    """Return rules before an example is known: without shapes, dtypes only where given."""
-    names = [each.name for each in fields]
+def check_names(pack: PackSpec, names: Collection[str]) -> None:
+    """Refuse options of fields that the source does not have."""
     for name in pack.fields:
         if name not in names:
             raise RecipeError(
                 f"pack.fields names '{name}', which the source does not have",
                 f"{nearest(name, names)} Fields found: {', '.join(names)}.",
             )
-    return [_first_rule(each, pack) for each in fields]
 
 
-def _first_rule(given: SourceField, pack: PackSpec) -> FieldRule:
+def check_options(given: SourceField, pack: PackSpec) -> tuple[Kind, bool]:
+    """Return the kind of a field, and whether its values are decoded.
+
+    Raises:
+        RecipeError: Its options are not for its kind, or contradict each other.
+    """
     options = pack.fields.get(given.name, PackField())
-    _check_options(given, options)
+    _check_kind(given, options)
     kind = kind_named(given.kind).oriented(options.orientation)
     default = pack.images if "resize" in kind.options else kind.keep
     decode = (options.keep or default) == "decode"
     if "keep" in kind.options and not decode:
         _check_kept_encoded(given.name, options)
+    if decode and options.codec != "none" and (options.mixed or kind.mixed) == "ragged":
+        raise RecipeError(
+            f"pack.fields.{given.name}.codec is '{options.codec}', but '{given.name}' is of "
+            "varying shape",
+            "Codecs are for fields of one shape: leave it out.",
+        )
+    return kind, decode
+
+
+def _first_rule(given: SourceField, pack: PackSpec) -> FieldRule:
+    """Return a rule before an example is known: without a shape, with a dtype only if given."""
+    kind, decode = check_options(given, pack)
+    options = pack.fields.get(given.name, PackField())
     return FieldRule(
         info=_first_info(given, kind, options, decode=decode),
         kind=kind,
@@ -283,6 +295,12 @@ def _first_rule(given: SourceField, pack: PackSpec) -> FieldRule:
         check=pack.check == "decode",
         options=options,
     )
+
+
+def options_set(options: PackField) -> list[str]:
+    """Return the keys that are set, of those that apply to some kinds only."""
+    known = sorted(options_of_kinds())
+    return [name for name in known if getattr(options, name) not in (None, "none")]
 
 
 def _first_info(given: SourceField, kind: Kind, options: PackField, *, decode: bool) -> FieldInfo:
@@ -299,10 +317,9 @@ def _first_info(given: SourceField, kind: Kind, options: PackField, *, decode: b
     )
 
 
-def _check_options(given: SourceField, options: PackField) -> None:
-    for option in sorted(options.model_fields_set & options_of_kinds()):
-        kinds = kinds_with(option)
-        if given.kind not in kinds and getattr(options, option) not in (None, "none"):
+def _check_kind(given: SourceField, options: PackField) -> None:
+    for option in options_set(options):
+        if given.kind not in (kinds := kinds_with(option)):
             raise RecipeError(
                 f"pack.fields.{given.name}.{option} is set, but '{given.name}' is of kind "
                 f"{given.kind}",
@@ -322,9 +339,10 @@ def _check_options(given: SourceField, options: PackField) -> None:
 
 
 def _check_kept_encoded(name: str, options: PackField) -> None:
-    for option in sorted(options_of_kinds() - {"keep", "orientation"}):
-        if getattr(options, option) not in (None, "none"):
+    for option in options_set(options):
+        if option not in ("keep", "orientation"):
             raise RecipeError(
                 f"pack.fields.{name}.{option} is set, but '{name}' stays encoded",
-                f"Set pack.fields.{name}.keep to 'decode', or leave {option} out.",
+                f"Set pack.fields.{name}.keep to 'decode', or leave {option} out: files are kept "
+                "as they are, and data.sample_transforms change what they decode to in training.",
             )

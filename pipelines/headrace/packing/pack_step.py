@@ -151,7 +151,8 @@ def _base(
     """The dataset that samples are to be added to, None to make a new one; and warnings."""
     if not context.recipe.pack.append:
         return None, ()
-    check_can_grow(opened.dataset, opened.listing)
+    has_groups = opened.listing.samples.column("group") is not None
+    check_can_grow(opened.dataset, has_groups=has_groups)
     settings = settings_key(opened.dataset, context.recipe.pack, opened.listing.code)
     return find_base(target, context.recipe.named_dataset.name, settings)
 
