@@ -107,7 +107,8 @@ def segment(marker: int, body: bytes) -> bytes:
 SEGMENTS = {
     "jfif": b"JFIF\0\1\2\0\0\1\0\1\0\0", "adobe": b"Adobe\0d\0\0\0\0\0", "exif": b"Exif\0\0MM\0*",
     "xmp": b'http://ns.adobe.com/xap/1.0/\0<a tiff:Orientation="6"/>', "other": b"abcdefgh",
-    "profile": b"ICC_PROFILE\0\1\1abc", "pictures": b"MPF\0II*\0\x08\0\0\0", "flashpix": b"FPXR\0abc",
+    "profile": b"ICC_PROFILE\0\1\1abc", "pictures": b"MPF\0II*\0\x08\0\0\0",
+    "flashpix": b"FPXR\0abc",
     "photoshop": b"Photoshop 3.0\x008BIM\x03\xed\0\0\0\0\0\x10" + bytes(16), "table": bytes(65),
     "height": b"\0\x25", "interval": b"\0\3",
 }  # fmt: skip
