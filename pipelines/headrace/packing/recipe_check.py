@@ -7,7 +7,6 @@ from typing import TypeVar
 
 from headrace.errors import RecipeError
 from headrace.fields.field_kind import kinds
-from headrace.packing.append import check_can_grow
 from headrace.packing.fields import check_names, check_options, options_set
 from headrace.packing.samples import SourceField
 from headrace.packing.sources.files import field_of, no_second_label
@@ -40,6 +39,15 @@ def check_recipe(dataset: DatasetSpec, pack: PackSpec) -> None:
         check_names(pack, [*dataset.fields, *number])
     for name in pack.fields:
         _unless_all_refuse(lambda each: check_options(each, pack), _fields(name, dataset, pack))
+
+
+def check_can_grow(dataset: DatasetSpec, *, has_groups: bool) -> None:
+    """Refuse what would break splits that are there."""
+    if dataset.folds is not None or has_groups:
+        raise RecipeError(
+            f"pack.append is set, but the dataset has {'groups' if has_groups else 'folds'}",
+            "Its new samples could not be kept apart from old ones; pack without pack.append.",
+        )
 
 
 def _check_form(dataset: DatasetSpec) -> None:
