@@ -268,17 +268,35 @@ def check_options(given: SourceField, pack: PackSpec) -> tuple[Kind, bool]:
     Raises:
         RecipeError: Its options are not for its kind, or contradict each other.
     """
-    options = pack.fields.get(given.name, PackField())
-    _check_kind(given, options)
+    options, key = pack.fields.get(given.name, PackField()), f"pack.fields.{given.name}"
     kind = kind_named(given.kind).oriented(options.orientation)
     default = pack.images if "resize" in kind.options else kind.keep
     decode = (options.keep or default) == "decode"
-    if "keep" in kind.options and not decode:
-        _check_kept_encoded(given.name, options)
+    for option in options_set(options):
+        if option not in kind.options:
+            raise RecipeError(
+                f"{key}.{option} is set, but '{given.name}' is of kind {given.kind}",
+                f"Leave it out: it is for fields of kind {', '.join(kinds_with(option))}.",
+            )
+        if not decode and "keep" in kind.options and option not in ("keep", "orientation"):
+            raise RecipeError(
+                f"{key}.{option} is set, but '{given.name}' stays encoded",
+                f"Set {key}.keep to 'decode', or leave {option} out: what stays encoded is changed "
+                "in training, as images by headrace.data.transforms.RandomResizedCrop.",
+            )
+    if options.chunk_samples and options.codec == "none":
+        raise RecipeError(
+            f"{key}.chunk_samples is set, but its codec is 'none'",
+            "Set a codec, or leave chunk_samples out: fields without a codec have no chunks.",
+        )
+    if options.mixed == "resize" and "resize" not in kind.options:
+        raise RecipeError(
+            f"{key}.mixed is 'resize', but '{given.name}' is of kind {given.kind}",
+            "Only images can be resized. Valid: error, ragged.",
+        )
     if decode and options.codec != "none" and (options.mixed or kind.mixed) == "ragged":
         raise RecipeError(
-            f"pack.fields.{given.name}.codec is '{options.codec}', but '{given.name}' is of "
-            "varying shape",
+            f"{key}.codec is '{options.codec}', but '{given.name}' is of varying shape",
             "Codecs are for fields of one shape: leave it out.",
         )
     return kind, decode
@@ -315,34 +333,3 @@ def _first_info(given: SourceField, kind: Kind, options: PackField, *, decode: b
         encoding=given.encoding or kind.encodings[0],
         orientation=(options.orientation or "apply") if turned else None,
     )
-
-
-def _check_kind(given: SourceField, options: PackField) -> None:
-    for option in options_set(options):
-        if given.kind not in (kinds := kinds_with(option)):
-            raise RecipeError(
-                f"pack.fields.{given.name}.{option} is set, but '{given.name}' is of kind "
-                f"{given.kind}",
-                f"Leave it out: it is for fields of kind {', '.join(kinds)}.",
-            )
-    if options.chunk_samples and options.codec == "none":
-        raise RecipeError(
-            f"pack.fields.{given.name}.chunk_samples is set, but its codec is 'none'",
-            "Set a codec, or leave chunk_samples out: fields without a codec have no chunks.",
-        )
-    if options.mixed == "resize" and given.kind not in kinds_with("resize"):
-        raise RecipeError(
-            f"pack.fields.{given.name}.mixed is 'resize', but '{given.name}' is of kind "
-            f"{given.kind}",
-            "Only images can be resized. Valid: error, ragged.",
-        )
-
-
-def _check_kept_encoded(name: str, options: PackField) -> None:
-    for option in options_set(options):
-        if option not in ("keep", "orientation"):
-            raise RecipeError(
-                f"pack.fields.{name}.{option} is set, but '{name}' stays encoded",
-                f"Set pack.fields.{name}.keep to 'decode', or leave {option} out: files are kept "
-                "as they are, and data.sample_transforms change what they decode to in training.",
-            )
