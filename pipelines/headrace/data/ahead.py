@@ -15,14 +15,15 @@ import torch
 T = TypeVar("T")
 G = TypeVar("G")
 
+Begin = Callable[[Sequence[G]], Callable[[G], T]]
+"""Returns the function that reads a thread's share of the parts; called by the thread."""
+
 _PAYS = 0.25  # time of use over time of reading, from which on reading ahead pays
 _STILL_PAYS = 0.1
 _FEW = 8
 
 
-def read_ahead(
-    begin: Callable[[Sequence[G]], Callable[[G], T]], parts: Sequence[G], depth: int
-) -> Generator[T, None, None]:
+def read_ahead(begin: Begin[G, T], parts: Sequence[G], depth: int) -> Generator[T, None, None]:
     """Yield what is read for each part, in order; the threads end with the iterator.
 
     Each thread has one core and reads whole parts, so threads never wait for each other within a
@@ -52,22 +53,36 @@ def read_ahead(
 
 
 def read_ahead_while_it_pays(
-    begin: Callable[[Sequence[G]], Callable[[G], T]], parts: Sequence[G], depth: int, payoff: Payoff
+    begin: Begin[G, T], parts: Sequence[G], depth: int, payoff: Payoff
 ) -> Generator[T, None, None]:
     """Do the same as `read_ahead` while it pays; reading a part again must give the same."""
+    ahead, here = (begin, depth), (begin, 0)
+    return read_ahead_as(lambda: ahead if payoff.is_ahead else here, parts, payoff.saw)
+
+
+def read_ahead_as(
+    way: Callable[[], tuple[Begin[G, T], int]],
+    parts: Sequence[G],
+    saw: Callable[[float, float], None],
+) -> Generator[T, None, None]:
+    """Do the same as `read_ahead` with the arguments of `way`, which may change after each part.
+
+    `saw` takes the seconds of waiting for a part, and of its use. After a change, parts that were
+    read ahead are read again, which must give the same.
+    """
     left = parts
     while left:
-        was_ahead, num_read = payoff.is_ahead, 0
+        chosen, num_read = way(), 0
         asked = time.perf_counter()
-        with closing(read_ahead(begin, left, depth if was_ahead else 0)) as results:
+        with closing(read_ahead(chosen[0], left, chosen[1])) as results:
             for result in results:
                 began = time.perf_counter()
                 yield result
                 ended = time.perf_counter()
-                payoff.saw(began - asked, ended - began)
+                saw(began - asked, ended - began)
                 asked = ended
                 num_read += 1
-                if payoff.is_ahead != was_ahead:
+                if way() != chosen:
                     break
         left = left[num_read:]
 
@@ -109,9 +124,7 @@ class Payoff:
 
 
 class _Reader(Generic[G, T]):
-    def __init__(
-        self, begin: Callable[[Sequence[G]], Callable[[G], T]], parts: Sequence[G]
-    ) -> None:
+    def __init__(self, begin: Begin[G, T], parts: Sequence[G]) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="headrace-load")
         self._pool.submit(_take_one_core).result()
         self._begun = self._pool.submit(begin, parts)

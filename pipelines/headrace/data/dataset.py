@@ -150,6 +150,12 @@ class Reading:
         """Whether anything differs from plain batches."""
         return self != Reading()
 
+    @property
+    def is_per_sample(self) -> bool:
+        """Whether Python of the user makes each sample or batch, so that worker processes help."""
+        of_users = [each for each in self.transforms if not isinstance(each, RandomResizedCrop)]
+        return bool(of_users or self.collate or self.own)
+
 
 def reading_of(spec: DataSpec, allowed: Allowed) -> Reading:
     """Return how a recipe's samples are read, the same in training and evaluation."""

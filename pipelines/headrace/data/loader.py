@@ -12,13 +12,14 @@ from functools import partial
 import numpy as np
 from torch import Tensor
 
-from headrace.data.ahead import Payoff, read_ahead, read_ahead_while_it_pays
+from headrace.data.ahead import Payoff, read_ahead, read_ahead_as, read_ahead_while_it_pays
 from headrace.data.dataset import Reading, SampleReader
 from headrace.data.gather import Located
 from headrace.data.order import Order, TrainOrder
 from headrace.data.sampling import position_seed
 from headrace.data.streaming import ReadAhead
 from headrace.data.transforms import SAMPLE_ID, Batch
+from headrace.data.workers import Make, Workers
 from headrace.errors import StepError
 from headrace.shards.dataset import ShardedDataset
 
@@ -33,7 +34,7 @@ ReadGroup = Callable[[range], deque[Batch]]
 class BatchLoader:
     """Batches of a `dataset` in an `order`; Lightning uses it as a DataLoader.
 
-    While a batch is in use, threads read the next ones; no process is started. The position counts
+    While a batch is in use, threads or worker processes make the next ones. The position counts
     batches handed out, so reading ahead does not change it.
 
     Memory is that of `prefetch` batches (or groups of small ones), and of those that the caller
@@ -50,6 +51,7 @@ class BatchLoader:
         num_samples: Samples handed out so far.
         notes: What users should know about the reading, by subject.
         reader: Reads the samples.
+        workers: Processes that may make the batches; None for threads only.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class BatchLoader:
         self.wait_s = 0.0
         self.num_samples = 0
         self.notes: dict[str, str] = {}
+        self.workers: Workers | None = None
         self._prefetch = prefetch
         self.reader = SampleReader(dataset, reading, fields)
         self._ahead = ReadAhead(dataset, order, num_epochs) if dataset.places.far else None
@@ -143,7 +146,22 @@ class BatchLoader:
         begin = partial(way.begin, epoch)
         if way.only_copies:
             return read_ahead_while_it_pays(begin, groups, self._prefetch, self._payoff)
-        return read_ahead(begin, groups, self._prefetch)
+        if self.workers is None:
+            return read_ahead(begin, groups, self._prefetch)
+        return self._read_by(self.workers, begin, groups)
+
+    def _read_by(
+        self, workers: Workers, begin: Callable[..., ReadGroup], groups: Sequence[range]
+    ) -> Generator[deque[Batch], None, None]:
+        """Read groups of one batch by threads or processes, as `workers` says."""
+        by_threads = begin, self._prefetch
+        by_workers = partial(begin, workers=workers), 2 * workers.count
+
+        def saw(waited_s: float, used_s: float) -> None:
+            if isinstance(self.order, TrainOrder):
+                workers.saw(waited_s, used_s, self._epoch * len(self) + self._position)
+
+        return read_ahead_as(lambda: by_workers if workers.are_used else by_threads, groups, saw)
 
 
 def _way_to_read(
@@ -170,14 +188,17 @@ class _OneByOne:
         self._order = order
         self._ahead = ahead
 
-    def begin(self, epoch: int, groups: Sequence[range]) -> ReadGroup:
+    def begin(
+        self, epoch: int, groups: Sequence[range], workers: Workers | None = None
+    ) -> ReadGroup:
         del groups
-        return lambda group: deque(self._read(epoch, number) for number in group)
+        make = self.reader.read if workers is None else workers.maker(self.reader)
+        return lambda group: deque(self._read(make, epoch, number) for number in group)
 
-    def _read(self, epoch: int, number: int) -> Batch:
+    def _read(self, make: Make, epoch: int, number: int) -> Batch:
         with self._ahead.reading(epoch, number) if self._ahead is not None else nullcontext():
             indices = self._order.batch(epoch, number)
-            return self.reader.read(indices, self._seeds(epoch, number, len(indices)))
+            return make(indices, self._seeds(epoch, number, len(indices)))
 
     def _seeds(self, epoch: int, number: int, share: int) -> list[int] | None:
         order = self._order

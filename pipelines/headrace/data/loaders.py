@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from headrace.data.dataset import Reading, SampleReader
+from headrace.data.decode import num_cores
 from headrace.data.loader import BatchLoader
 from headrace.data.order import EachOnceOrder, Order, TrainOrder, choose_epochs
 from headrace.data.sampling import Epochs, Whole
 from headrace.data.streaming import check_streamable
 from headrace.data.transforms import Transform
+from headrace.data.workers import Workers
+from headrace.errors import UserError
+from headrace.processes.identity import holds_gpu
 from headrace.recipe.dataset import TRAIN, VALIDATION
 from headrace.recipe.recipe import DataSpec
 from headrace.recipe.site import Tier
@@ -50,6 +56,12 @@ class DataSettings:
     """Number of epochs, so that nothing is fetched for an epoch after the last; null: unknown."""
     gpu_tier: Tier | None = None
     """The site's first tier if it is memory of GPUs."""
+    read_again: Callable[[], Reading] | None = None
+    """Makes `reading` again in a worker process; null: the processes inherit it."""
+
+
+_MOST_WORKERS = 16
+"""That `auto` starts for a rank."""
 
 
 class Loaders:
@@ -75,6 +87,7 @@ class Loaders:
             drop_last=settings.spec.drop_last,
             epochs=self.epochs,
         )
+        self._workers = self._start_workers(dataset, order)
         self.train = self._loader(dataset, order)
 
     @property
@@ -106,6 +119,34 @@ class Loaders:
 
     def _loader(self, dataset: ShardedDataset, order: Order) -> BatchLoader:
         of, prefetch = self._settings, self._settings.spec.prefetch
-        return BatchLoader(
+        loader = BatchLoader(
             dataset, order, prefetch=prefetch, reading=of.reading, num_epochs=of.num_epochs
+        )
+        if self._workers is not None and dataset.places.is_whole:
+            loader.workers, loader.notes = self._workers, self._workers.notes
+        return loader
+
+    def _start_workers(self, dataset: ShardedDataset, order: Order) -> Workers | None:
+        of = self._settings
+        is_auto, count = of.spec.workers == "auto", of.spec.workers
+        if count == "auto":  # a single process is not faster than threads
+            cores = min(num_cores(), _MOST_WORKERS) if of.reading.is_per_sample else 1
+            count = cores if cores > 1 and of.spec.prefetch else 0
+        if count == 0 or not dataset.places.is_whole:
+            return None
+        if holds_gpu():
+            if is_auto:
+                return None
+            raise UserError(
+                "data.workers start processes, and this one has begun to use a GPU, which does not "
+                "survive a fork",
+                "Call headrace.script.loader before the GPU is used, or write data.workers: 0.",
+            )
+        again = cache(of.read_again or (lambda: of.reading))
+        num_batches = of.num_epochs and of.num_epochs * order.num_batches
+        return Workers(
+            lambda split: SampleReader(self._split(split), again()),
+            count,
+            is_auto=is_auto,
+            num_batches=num_batches,
         )

@@ -34,6 +34,7 @@ from headrace.fields.jpeg import MAX_PIXELS
 _MAGIC = {
     b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg", b"BM": "bmp", b"RIFF": "webp",
     b"GIF8": "gif", b"II*\0": "tiff", b"MM\0*": "tiff", b"II+\0": "tiff", b"MM\0+": "tiff",
+    b"II\0*": "tiff", b"MM*\0": "tiff",
 }  # fmt: skip
 _FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "TIFF")
 _MODES = {

@@ -20,7 +20,10 @@ _START, _SCAN = b"\xff\xd8", 0xDA
 _FRAMES = (0xC0, 0xC1, 0xC2)  # baseline, extended, progressive; Huffman coded
 _SKIPPED = frozenset((0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)))  # tables, comments, APP0 to 15
 _MAY_TURN, _MAY_HOLD_MORE = 0xE1, 0xE2  # APP1: EXIF, XMP; APP2: colour profile, several pictures
-_PROFILE, _LEAST_PROFILE = b"ICC_PROFILE\0", 14
+_PHOTOSHOP, _BLOCK = 0xED, b"8BIM"
+_LEAST_BYTES = {0xE0: (b"JFIF", 7), 0xE2: (b"ICC_PROFILE\0", 14), 0xEE: (b"Adobe", 7)}
+"""How segments begin that Pillow refuses if they are shorter, though they do not count."""
+
 _COLOURS = {1: "GRAY", 3: "RGB"}
 
 
@@ -50,7 +53,7 @@ def read_header(content: bytes) -> Header | None:
         segment = content[at + 4 : at + 2 + size]
         if marker in _FRAMES and frame is None:
             frame = segment
-        elif marker not in _SKIPPED or (marker == _MAY_HOLD_MORE and not _is_profile(segment)):
+        elif marker not in _SKIPPED or _is_for_pillow(marker, segment):
             return None
         may_turn |= marker == _MAY_TURN
         at += 2 + max(size, 2)
@@ -89,8 +92,12 @@ def _header(frame: bytes, may_turn: bool) -> Header | None:
     return Header(height=height, width=width, channels=frame[5], may_turn=may_turn)
 
 
-def _is_profile(segment: bytes) -> bool:
-    return segment.startswith(_PROFILE) and len(segment) >= _LEAST_PROFILE
+def _is_for_pillow(marker: int, segment: bytes) -> bool:
+    """Whether a segment may hold several pictures, or Pillow refuses it."""
+    if marker == _PHOTOSHOP:  # its last block ends where its name has to begin
+        return segment[-6:-2] == _BLOCK
+    start, least = _LEAST_BYTES.get(marker, (b"", 0))
+    return len(segment) < least if segment.startswith(start) else marker == _MAY_HOLD_MORE
 
 
 @cache

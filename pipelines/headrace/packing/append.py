@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.errors import DataError, ManifestError, NoDatasetError, RecipeError
+from headrace.errors import DataError, ManifestError, NoDatasetError
 from headrace.files.atomic import read_record
 from headrace.files.manifest import Manifest
 from headrace.objects.store import read_manifest_at
@@ -19,7 +19,6 @@ from headrace.packing.pack_shard import PackedShard
 from headrace.packing.packing_plan import FirstNumbers, PackPlan, PlannedShard
 from headrace.packing.sample_table import SampleTable, shown
 from headrace.packing.target import PackTarget, packed_dataset
-from headrace.recipe.dataset import DatasetSpec
 
 logger = logging.getLogger(__name__)
 
@@ -100,16 +99,6 @@ def read_base(target: PackTarget) -> Base:
         planned=tuple(plan for plan, _ in pairs),
         packed=tuple(record for _, record in pairs),
     )
-
-
-def check_can_grow(dataset: DatasetSpec, listing: SourceListing) -> None:
-    """Refuse what would break splits that are there."""
-    grouped = listing.samples.column("group") is not None
-    if dataset.folds is not None or grouped:
-        raise RecipeError(
-            f"pack.append is set, but the dataset has {'groups' if grouped else 'folds'}",
-            "Its new samples could not be kept apart from old ones; pack without pack.append.",
-        )
 
 
 def new_samples(base: Base, listing: SourceListing) -> SourceListing:

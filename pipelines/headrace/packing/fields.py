@@ -6,7 +6,7 @@ A rule brings values of a source to the bytes of a shard: as they are, or decode
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -164,12 +164,6 @@ class FieldRule:
         else:
             update |= {"layout": "fixed", "shape": array.shape}
         if options.codec != "none":
-            if mixed == "ragged":
-                raise RecipeError(
-                    f"pack.fields.{info.name}.codec is '{options.codec}', but '{info.name}' is of "
-                    "varying shape",
-                    "Codecs are for fields of one shape: leave it out.",
-                )
             chunk = chunk_samples(array.nbytes, options.chunk_samples)
             update |= {"codec": options.codec, "chunk_samples": chunk}
         if mixed == "resize" and options.resize is None:
@@ -214,7 +208,9 @@ def field_rules(
     Returns:
         Rules in the order of the source's fields, but `label` last.
     """
-    rules = sorted(_first_rules(source.fields, pack), key=lambda rule: rule.info.name == "label")
+    check_names(pack, [each.name for each in source.fields])
+    first = (_first_rule(each, pack) for each in source.fields)
+    rules = sorted(first, key=lambda rule: rule.info.name == "label")
     bad: list[Quarantined] = []
     for ref in refs[:NUM_TRIED]:
         (values,) = source.read([ref])  # one by one: the first one is mostly all that is needed
@@ -256,26 +252,60 @@ def chunk_samples(sample_bytes: int, wanted: int | None = None) -> int:
     return max(1, min(most // max(1, sample_bytes), wanted or most))
 
 
-def _first_rules(fields: Sequence[SourceField], pack: PackSpec) -> list[FieldRule]:
-    """Return rules before an example is known: without shapes, dtypes only where given."""
-    names = [each.name for each in fields]
+def check_names(pack: PackSpec, names: Collection[str]) -> None:
+    """Refuse options of fields that the source does not have."""
     for name in pack.fields:
         if name not in names:
             raise RecipeError(
                 f"pack.fields names '{name}', which the source does not have",
                 f"{nearest(name, names)} Fields found: {', '.join(names)}.",
             )
-    return [_first_rule(each, pack) for each in fields]
 
 
-def _first_rule(given: SourceField, pack: PackSpec) -> FieldRule:
-    options = pack.fields.get(given.name, PackField())
-    _check_options(given, options)
+def check_options(given: SourceField, pack: PackSpec) -> tuple[Kind, bool]:
+    """Return the kind of a field, and whether its values are decoded.
+
+    Raises:
+        RecipeError: Its options are not for its kind, or contradict each other.
+    """
+    options, key = pack.fields.get(given.name, PackField()), f"pack.fields.{given.name}"
     kind = kind_named(given.kind).oriented(options.orientation)
     default = pack.images if "resize" in kind.options else kind.keep
     decode = (options.keep or default) == "decode"
-    if "keep" in kind.options and not decode:
-        _check_kept_encoded(given.name, options)
+    for option in options_set(options):
+        if option not in kind.options:
+            raise RecipeError(
+                f"{key}.{option} is set, but '{given.name}' is of kind {given.kind}",
+                f"Leave it out: it is for fields of kind {', '.join(kinds_with(option))}.",
+            )
+        if not decode and "keep" in kind.options and option not in ("keep", "orientation"):
+            raise RecipeError(
+                f"{key}.{option} is set, but '{given.name}' stays encoded",
+                f"Set {key}.keep to 'decode', or leave {option} out: what stays encoded is changed "
+                "in training, as images by headrace.data.transforms.RandomResizedCrop.",
+            )
+    if options.chunk_samples and options.codec == "none":
+        raise RecipeError(
+            f"{key}.chunk_samples is set, but its codec is 'none'",
+            "Set a codec, or leave chunk_samples out: fields without a codec have no chunks.",
+        )
+    if options.mixed == "resize" and "resize" not in kind.options:
+        raise RecipeError(
+            f"{key}.mixed is 'resize', but '{given.name}' is of kind {given.kind}",
+            "Only images can be resized. Valid: error, ragged.",
+        )
+    if decode and options.codec != "none" and (options.mixed or kind.mixed) == "ragged":
+        raise RecipeError(
+            f"{key}.codec is '{options.codec}', but '{given.name}' is of varying shape",
+            "Codecs are for fields of one shape: leave it out.",
+        )
+    return kind, decode
+
+
+def _first_rule(given: SourceField, pack: PackSpec) -> FieldRule:
+    """Return a rule before an example is known: without a shape, with a dtype only if given."""
+    kind, decode = check_options(given, pack)
+    options = pack.fields.get(given.name, PackField())
     return FieldRule(
         info=_first_info(given, kind, options, decode=decode),
         kind=kind,
@@ -283,6 +313,12 @@ def _first_rule(given: SourceField, pack: PackSpec) -> FieldRule:
         check=pack.check == "decode",
         options=options,
     )
+
+
+def options_set(options: PackField) -> list[str]:
+    """Return the keys that are set, of those that apply to some kinds only."""
+    known = sorted(options_of_kinds())
+    return [name for name in known if getattr(options, name) not in (None, "none")]
 
 
 def _first_info(given: SourceField, kind: Kind, options: PackField, *, decode: bool) -> FieldInfo:
@@ -297,34 +333,3 @@ def _first_info(given: SourceField, kind: Kind, options: PackField, *, decode: b
         encoding=given.encoding or kind.encodings[0],
         orientation=(options.orientation or "apply") if turned else None,
     )
-
-
-def _check_options(given: SourceField, options: PackField) -> None:
-    for option in sorted(options.model_fields_set & options_of_kinds()):
-        kinds = kinds_with(option)
-        if given.kind not in kinds and getattr(options, option) not in (None, "none"):
-            raise RecipeError(
-                f"pack.fields.{given.name}.{option} is set, but '{given.name}' is of kind "
-                f"{given.kind}",
-                f"Leave it out: it is for fields of kind {', '.join(kinds)}.",
-            )
-    if options.chunk_samples and options.codec == "none":
-        raise RecipeError(
-            f"pack.fields.{given.name}.chunk_samples is set, but its codec is 'none'",
-            "Set a codec, or leave chunk_samples out: fields without a codec have no chunks.",
-        )
-    if options.mixed == "resize" and given.kind not in kinds_with("resize"):
-        raise RecipeError(
-            f"pack.fields.{given.name}.mixed is 'resize', but '{given.name}' is of kind "
-            f"{given.kind}",
-            "Only images can be resized. Valid: error, ragged.",
-        )
-
-
-def _check_kept_encoded(name: str, options: PackField) -> None:
-    for option in sorted(options_of_kinds() - {"keep", "orientation"}):
-        if getattr(options, option) not in (None, "none"):
-            raise RecipeError(
-                f"pack.fields.{name}.{option} is set, but '{name}' stays encoded",
-                f"Set pack.fields.{name}.keep to 'decode', or leave {option} out.",
-            )

@@ -19,7 +19,6 @@ from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.objects.store import is_remote, open_store
 from headrace.packing.append import (
     SETTINGS,
-    check_can_grow,
     check_fields,
     find_base,
     new_samples,
@@ -39,6 +38,7 @@ from headrace.packing.pack_shard import (
 )
 from headrace.packing.packing_plan import PackPlan, PlannedShard, make_plan, settings_key
 from headrace.packing.reading import noting, reading
+from headrace.packing.recipe_check import check_can_grow
 from headrace.packing.target import PackTarget, packed_dataset
 from headrace.shards.writer import remove_temporary
 from headrace.steps.context import StepContext
@@ -151,7 +151,8 @@ def _base(
     """The dataset that samples are to be added to, None to make a new one; and warnings."""
     if not context.recipe.pack.append:
         return None, ()
-    check_can_grow(opened.dataset, opened.listing)
+    has_groups = opened.listing.samples.column("group") is not None
+    check_can_grow(opened.dataset, has_groups=has_groups)
     settings = settings_key(opened.dataset, context.recipe.pack, opened.listing.code)
     return find_base(target, context.recipe.named_dataset.name, settings)
 

@@ -11,6 +11,7 @@ from headrace.fields.field_kind import Value
 from headrace.files.manifest import ColumnNote
 from headrace.objects.protocol import Check, StoredFile
 from headrace.packing.sample_table import SampleRef, SampleTable
+from headrace.recipe.dataset import DatasetSpec
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site, StoreOptions
 
@@ -95,6 +96,11 @@ class Source(ABC):
     So are rows of Parquet, Arrow and compressed HDF5 files."""
     quarantined: Sequence[Unreadable] = ()
     """Samples that the listing leaves out, as they have no class, group or split."""
+
+    @classmethod
+    def check_spec(cls, spec: DatasetSpec) -> None:
+        """Raise a RecipeError for what this form never takes, whatever lies there."""
+        del spec
 
     def containers(self, check: Check | None = None) -> Sequence[StoredFile]:
         """Return the files that hold all samples: their sizes and versions show changes.

@@ -116,8 +116,10 @@ def request(
     return _ForkedProcess(reports, server)
 
 
-class _Server:
-    def __init__(self, channel: socket.socket, file: str) -> None:
+class ForkServer:
+    """Forks processes on request; `file` is a zygote's."""
+
+    def __init__(self, channel: socket.socket, file: str = "") -> None:
         self._channel, self._file = channel, file
         self._is_open = True
         self._running: dict[int, Connection] = {}
@@ -267,7 +269,7 @@ def _shown_at() -> tuple[int, int, int]:
     return int(fields[45]), int(fields[46]), int(fields[47])
 
 
-def _forked(server: _Server, file: str, idle_s: float, modules: Sequence[str]) -> Child | None:
+def _forked(server: ForkServer, file: str, idle_s: float, modules: Sequence[str]) -> Child | None:
     """Import the modules, and call the function `load` of each that has one; then serve.
 
     A fork of a zygote that needs only the first modules does not wait for the later ones.
@@ -292,7 +294,7 @@ def main(arguments: list[str]) -> int:
     if file and not all(_shown_at()):
         return 1  # not all kernels report them; without them a lease cannot find its processes
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would hide the ends of forks
-    server = _Server(socket.socket(fileno=take_input()), file)
+    server = ForkServer(socket.socket(fileno=take_input()), file)
     child = _forked(server, file, float(idle_s), [word for word in words if word != BLANK])
     if child is None:
         os._exit(0)

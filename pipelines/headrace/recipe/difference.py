@@ -15,9 +15,9 @@ from headrace.record import Record
 
 CHANGEABLE = (
     "pack_role", "train.role", "train.nodes", "train.ranks_per_node", "train.timeout",
-    "train.hang_timeout", "train.max_restarts", "retry.max_failures",
+    "train.hang_timeout", "train.max_restarts", "retry.max_failures", "data.workers",
 )  # fmt: skip
-"""Keys of machines and retries; all others change the results."""
+"""Keys of machines, processes and retries; all others change the results."""
 
 
 class Change(Record):
@@ -64,6 +64,7 @@ def essence(recipe: Recipe) -> str:
     changes = {
         "pack_role": Recipe.model_fields["pack_role"].default,
         "train": recipe.train.model_copy(update=usual),
+        "data": recipe.data.model_copy(update={"workers": "auto"}),
     }
     return recipe.model_copy(update=changes).model_dump_json(
         by_alias=True, exclude={"suite", "retry"}

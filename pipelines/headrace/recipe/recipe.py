@@ -62,6 +62,9 @@ class DataSpec(Settings):
     """Leave out the last training batch when it is not full."""
     prefetch: Annotated[int, Field(ge=0, le=256)] = 4
     """Batches that each rank reads ahead, by half as many threads; 0: read when asked for."""
+    workers: Annotated[int, Field(ge=0, le=256)] | Literal["auto"] = "auto"
+    """Processes of each rank for `sample_transforms`, `collate` and `dataset`, two batches ahead
+    each; `auto`: as many as its cores, at most 16, if training waits for threads; 0: threads."""
     pad: float | None = None
     """Ragged arrays are filled up with this to the longest of the batch; null gives lists."""
     read_ahead: Count | None = None
@@ -103,9 +106,13 @@ class DataSpec(Settings):
                              "those that shards hold")  # fmt: skip
         if self.collate is not None and self.batch is not None:
             raise ValueError("batch names fields, and collate forms the batch: leave one out")
-        if self.decode == "gpu" and (self.sample_transforms or self.collate or self.dataset):
+        per_sample = self.sample_transforms or self.collate or self.dataset
+        if self.decode == "gpu" and per_sample:
             raise ValueError("decode: gpu decodes whole batches: leave out sample_transforms, "
                              "collate and dataset, which take samples")  # fmt: skip
+        if self.workers not in ("auto", 0) and not per_sample:
+            raise ValueError(f"workers: {self.workers} goes with sample_transforms, collate or "
+                             "dataset: threads do all else faster; write auto or 0")  # fmt: skip
         if self.read_ahead is not None and self.read_ahead < (self.shuffle_window or 1):
             raise ValueError("read_ahead must be at least shuffle_window: batches span two windows")
         return self
@@ -221,6 +228,9 @@ class Recipe(Settings):
         if self.data.dataset is not None and (self.stage.overlap or self.stage.partial):
             raise ValueError("data.dataset may read any sample at any time: set stage.overlap and "
                              "stage.partial to false")  # fmt: skip
+        if self.data.workers not in ("auto", 0) and (self.stage.overlap or self.stage.partial):
+            raise ValueError("data.workers need all shards on the node: write auto or 0, or set "
+                             "stage.overlap and stage.partial to false")  # fmt: skip
         self._check_suite()
         if self.dataset is not None and self.dataset.source is not None:
             self._check_fold(self.dataset)

@@ -59,6 +59,9 @@ def resolve(
         return recipe, narrowed(recipe, site)
     check_packing(recipe, site)
     if recipe.dataset is not None:
+        from headrace.packing.recipe_check import check_recipe  # imports numpy
+
+        check_recipe(recipe.dataset, recipe.pack)
         _check_pixels(recipe, site)
     if kind == "train":
         check_training(recipe, site)

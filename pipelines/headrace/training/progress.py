@@ -135,7 +135,8 @@ class ScriptReports:
         loss = values.get("loss", math.nan)
         figures = {"loss": loss if math.isfinite(loss) else None, **self._meter.figures()}
         self._meter.restart()
-        now = self._last.model_copy(update={**figures, "metrics": values})
+        notes = {"notes": loader.notes} if (loader := self._loader()) else {}
+        now = self._last.model_copy(update={**figures, **notes, "metrics": values})
         run = RunFolder(Path(self._launch.run_folder))
         inform(run, "progress", partial(write_record, self._launch.folder.progress, now))
         shown = {name: values[name] for name in new if name != "loss"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from headrace.data.dataset import reading_of
@@ -37,6 +38,7 @@ def settings_of(
         accumulate=recipe.trainer.accumulate_grad_batches,
         num_epochs=recipe.trainer.max_epochs,
         gpu_tier=None if is_full else site.gpu_tier,
+        read_again=partial(reading_of, data, allowed),
     )
 
 

@@ -185,6 +185,7 @@ def _behind(failure: RankFailure, beats: dict[int, int]) -> int:
 def _kind(error: BaseException) -> FailureKind:
     if isinstance(error, HeadraceError):
         default = FailureKind.STORAGE if isinstance(error, StorageError) else FailureKind.PEER_LOST
+        default = FailureKind.KILLED if isinstance(error, WorkerLostError) else default
         return _FROM_CLASS.get(error.failure_class, default)
     if _is_loader_killed(error):
         return FailureKind.KILLED

@@ -96,7 +96,9 @@ def plan_training(recipe: Recipe, role: Role, manifest: Manifest) -> TrainPlan:
     _check_kept(recipe, total)
     share = order.batch_span // order.world_size
     cropped = sum(3 * crop.size**2 * _FLOAT_BYTES for crop in crops_of(recipe).values())
-    held = _BATCHES_HELD + max(recipe.data.prefetch - _USUAL_PREFETCH, 0)
+    data = recipe.data  # a worker process makes one batch while two wait
+    ahead = max(data.prefetch, 0 if data.workers == "auto" else 3 * data.workers)
+    held = _BATCHES_HELD + max(ahead - _USUAL_PREFETCH, 0)
     return TrainPlan(
         num_nodes=num_nodes,
         ranks_per_node=ranks_per_node,

@@ -1,5 +1,9 @@
 """User code of the training tests: a transform of single samples, a Dataset, batches."""
 
+import os
+import signal
+from pathlib import Path
+
 import torch
 from torch.utils.data import Dataset
 
@@ -19,6 +23,20 @@ class Jitter:
             return sample
         noise = self.std * torch.randn(sample["array"].shape, generator=generator)
         return {**sample, "array": sample["array"] + noise}
+
+
+class Frail(Jitter):
+    """Kills its process at a sample, once; then it leaves a file in the folder `notes`."""
+
+    def __init__(self, std, notes="", dies_at=-1):
+        super().__init__(std)
+        self.mark, self.dies_at = Path(notes) / "frail-died", dies_at
+
+    def __call__(self, sample, generator):
+        if self.dies_at == int(sample["sample_id"]) and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(sample, generator)
 
 
 class Stacked:

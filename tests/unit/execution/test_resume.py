@@ -62,6 +62,12 @@ def test_a_run_goes_on_with_fewer_nodes_and_with_more_again(headrace_home):
     assert (record.state, record.overrides) == (StepState.RUNNING, more.request.overrides)
 
 
+def test_a_run_goes_on_with_other_worker_processes(headrace_home):
+    """As after one of them was killed for memory."""
+    run = make_run(owner=ended_owner())
+    assert changed(run, "data.workers=0").recipe.data.workers == 0
+
+
 def test_another_site_with_the_same_folder_takes_a_run_up(headrace_home):
     run = make_run(site=wide_site(headrace_home), owner=ended_owner())
     other = changed(run, site="laptop")

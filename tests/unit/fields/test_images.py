@@ -333,3 +333,8 @@ def test_exif_that_cannot_be_read_turns_nothing() -> None:
     np.testing.assert_array_equal(
         read_image(saved(Image.fromarray(RGB), "PNG", exif=exif)).array, RGB
     )
+
+
+@pytest.mark.parametrize("start", TiffImagePlugin.PREFIXES)
+def test_every_start_of_a_tiff_file_is_known(start):
+    assert kind_named("image").encode(start + b"...", "", check=False).encoding == "tiff"

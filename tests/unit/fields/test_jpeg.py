@@ -1,6 +1,8 @@
 """JPEG decoded without the interpreter's lock: the pixels of Pillow."""
 
 import io
+import random
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -96,3 +98,66 @@ def test_what_simplejpeg_refuses_is_read_as_pillow_reads_it(monkeypatch):
             except UnreadableError as error:
                 answers.append(repr(error))
         assert answers[0] == answers[1]
+
+
+def segment(marker: int, body: bytes) -> bytes:
+    return bytes((0xFF, marker)) + (len(body) + 2).to_bytes(2, "big") + body
+
+
+SEGMENTS = {
+    "jfif": b"JFIF\0\1\2\0\0\1\0\1\0\0", "adobe": b"Adobe\0d\0\0\0\0\0", "exif": b"Exif\0\0MM\0*",
+    "xmp": b'http://ns.adobe.com/xap/1.0/\0<a tiff:Orientation="6"/>', "other": b"abcdefgh",
+    "profile": b"ICC_PROFILE\0\1\1abc", "pictures": b"MPF\0II*\0\x08\0\0\0",
+    "flashpix": b"FPXR\0abc",
+    "photoshop": b"Photoshop 3.0\x008BIM\x03\xed\0\0\0\0\0\x10" + bytes(16), "table": bytes(65),
+    "height": b"\0\x25", "interval": b"\0\3",
+}  # fmt: skip
+MARKERS = (0xE0, 0xE1, 0xE2, 0xED, 0xEE, 0xFE, 0xDB, 0xC4, 0xDC, 0xDD, 0xCC, 0x01, 0xD0, 0xD9)
+
+
+def variants(content: bytes, chance: random.Random) -> Iterator[bytes]:
+    """Yield a file with segments of any length added, with bytes changed, added, removed, cut."""
+    scan = content.index(b"\xff\xda")
+    for body in SEGMENTS.values():
+        for size in (*range(min(len(body), 28)), len(body)):
+            for marker in chance.sample(MARKERS, 3) if size < len(body) else MARKERS:
+                for at in (2, scan):
+                    yield content[:at] + segment(marker, body[:size]) + content[at:]
+    frame = content.index(b"\xff\xc2" if b"\xff\xc2" in content else b"\xff\xc0")
+    for _ in range(200):
+        changed = bytearray(content)
+        for _ in range(chance.choice((1, 1, 2, 5))):
+            first, end = chance.choice(((0, len(content)), (frame, frame + 19), (0, scan + 20)))
+            at = chance.randrange(first, end)
+            piece = chance.choice((b"", b"\xff", b"\xff\xd9", b"\0", chance.randbytes(1)))
+            changed[at : at + chance.choice((0, 1, 1, 1, 4))] = piece
+        yield bytes(changed[: chance.choice((None, None, None, chance.randrange(len(content))))])
+
+
+def answer(content: bytes) -> tuple[object, ...]:
+    try:
+        found = read_image(content)
+    except UnreadableError as error:
+        return (error.what,)
+    return found.array.shape, found.array.tobytes(), found.changes
+
+
+@pytest.mark.parametrize("pixels", [NOISE, NOISE[:, :, 0], NOISE[:9, :17]])
+@pytest.mark.parametrize("name", ["4:2:0", "progressive", "restarts"])
+def test_any_file_is_read_or_refused_as_by_pillow_alone(pixels, name, monkeypatch):
+    files = [*variants(saved(pixels, **SAVED[name]), random.Random(f"{pixels.shape} {name}"))]
+    found = [answer(each) for each in files]
+    num_fast = sum(jpeg.read_header(each) is not None for each in files)
+    monkeypatch.setattr(jpeg, "read_header", lambda content: None)
+    assert found == [answer(each) for each in files]
+    assert num_fast > len(files) // 10
+
+
+@pytest.mark.parametrize("body", [
+    pytest.param((0xE0, b"JFIF\0"), id="jfif"), pytest.param((0xEE, b"Adobe"), id="adobe"),
+    pytest.param((0xED, b"Photoshop 3.0\x008BIM\x03\xed"), id="photoshop"),
+])  # fmt: skip
+def test_what_pillow_refuses_is_refused(body):
+    content = saved(NOISE)
+    with pytest.raises(UnreadableError, match="cut or broken header"):
+        read_image(content[:2] + segment(*body) + content[2:])

@@ -20,8 +20,10 @@ from pyarrow import parquet
 from headrace.errors import HeadraceError, RecipeError, TargetFullError
 from headrace.files import machine
 from headrace.packing.pack_step import pack
+from headrace.packing.recipe_check import check_recipe
 from headrace.packing.sources.open import open_source
 from headrace.recipe.dataset import DatasetSpec
+from headrace.recipe.recipe import Recipe
 from headrace_bench.pack_headrace import pack_context
 from support.hints import Mistake, State, hints_of, stale, uncovered
 from support.mistakes import files, rows, sources
@@ -79,7 +81,22 @@ class Folder:
     def pack(self, open_fleet: Any) -> dict[str, Any]:
         self._num_packs += 1
         step = self.at / "steps" / f"{self._num_packs}"
-        return pack(pack_context(step, self._recipe(), self._site(), "r"), open_fleet)
+        context = pack_context(step, self._recipe(), self._site(), "r")
+        early = self._refused_early(context.recipe)
+        if not early:
+            return pack(context, open_fleet)
+        with pytest.raises(HeadraceError) as caught:
+            pack(context, open_fleet)
+        assert caught.value.what == early
+        raise caught.value
+
+    def _refused_early(self, recipe: Recipe) -> str:
+        """What is wrong by the recipe alone; empty for nothing."""
+        try:
+            check_recipe(recipe.named_dataset, recipe.pack)
+        except RecipeError as error:
+            return error.what
+        return ""
 
     def _recipe(self) -> dict[str, Any]:
         recipe: dict[str, Any] = {

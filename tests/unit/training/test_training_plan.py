@@ -95,6 +95,9 @@ def test_counts_of_a_training():
     assert plan.total_steps == 285
     assert plan.num_left_out == 1258 - 19 * 64
     assert plan.batch_bytes == 3 * 8 * (64 * 4 + 8)
+    processes = recipe(workers=4, collate={"_target_": "a.B"})
+    more = plan_training(processes, ROLE, manifest(train=1258, val=180))
+    assert more.batch_bytes == (3 + 3 * 4 - 4) * 8 * (64 * 4 + 8)
 
 
 def test_the_last_batch_is_kept_as_far_as_ranks_can_share_it():
@@ -163,5 +166,6 @@ def test_the_fingerprint_is_of_recipe_and_data():
     assert first != training_fingerprint(recipe(32), manifest(train=1))
     fewer = recipe(train={"nodes": 1, "ranks_per_node": 3, "role": "cpu"})
     assert first == training_fingerprint(fewer, manifest(train=1))
+    assert first == training_fingerprint(recipe(workers=0), manifest(train=1))
     other = manifest(train=1).model_copy(update={"fingerprint": "other"})
     assert first != training_fingerprint(recipe(), other)

@@ -112,7 +112,7 @@ def test_the_share_of_time_that_batches_were_waited_for_is_told(
 ) -> None:
     clock = SimpleNamespace(now_s=100.0)
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
-    loader = SimpleNamespace(wait_s=5.0, num_samples=64)
+    loader = SimpleNamespace(wait_s=5.0, num_samples=64, notes={})
     told, whole = (AttemptMeter(lambda: (2 * loader.num_samples, loader.wait_s)) for _ in range(2))
     clock.now_s, loader.wait_s, loader.num_samples = 104.0, 6.0, 96
     assert told.figures() == {"samples_per_s": 16.0, "data_wait": 0.25}

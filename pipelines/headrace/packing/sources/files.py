@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from headrace.errors import DataError, RecipeError
 from headrace.fields.field_kind import Kind, kind_of_suffix
 from headrace.objects.protocol import Check, StoredFile
-from headrace.packing.sample_table import SampleRef, files_of, shown
+from headrace.packing.sample_table import files_of, shown
 from headrace.packing.samples import SourceField
 from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
@@ -147,9 +147,9 @@ def damaged(name: str, form: str, why: object) -> DataError:
     return DataError(f"{name} cannot be read as a {form} file: {why}", "Write or copy it again.")
 
 
-def no_second_label(fields: Sequence[SourceField], refs: Sequence[SampleRef]) -> None:
+def no_second_label(names: Collection[str], has_classes: bool) -> None:
     """Refuse a field that is called as the number of the class is."""
-    if refs and refs[0].label is not None and any(field.name == "label" for field in fields):
+    if has_classes and "label" in names:
         raise RecipeError(
             "The samples have a field 'label', and class labels from elsewhere",
             "Give that field another name, where it is made or by dataset.fields, or set "

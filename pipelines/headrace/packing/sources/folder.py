@@ -22,21 +22,12 @@ from headrace.packing.sources.files import (
     ways_in,
 )
 from headrace.packing.sources.folder_layout import with_folders
-from headrace.packing.sources.index import Index, index_of
+from headrace.packing.sources.index import Index, check_index
 from headrace.packing.sources.parts import grouped, made_of, parts_of, patterns_of, values_of
 from headrace.packing.sources.source_store import SourceStore
 from headrace.packing.sources.tars import TarStore
 from headrace.recipe.dataset import DatasetSpec
 from headrace.recipe.globs import matcher
-
-
-def tar_source(
-    spec: DatasetSpec, place: SourceStore, fields: Fields, access: Access
-) -> FolderSource:
-    """Files in tar files, as if these were folders."""
-    source = FolderSource(spec, TarStore(place), fields, access)
-    source.sequential = place.folder is None  # neighbours share a request
-    return source
 
 
 class FolderSource(Source):
@@ -47,13 +38,21 @@ class FolderSource(Source):
     def __init__(
         self, spec: DatasetSpec, place: SourceStore, fields: Fields, access: Access
     ) -> None:
+        self.check_spec(spec)
         self.fields = fields
         self._place = place
         self._spec = spec
-        self._index = index_of(spec, place, every=self._takes_columns)
+        self._index = (
+            Index(spec, place, every=self._takes_columns) if spec.index is not None else None
+        )
         untold = spec.index is None and spec.label_field is None
         self._by_folders = spec.labels == "folders" or (spec.labels == "auto" and untold)
         self._patterns = patterns_of(spec.fields)
+
+    @classmethod
+    def check_spec(cls, spec: DatasetSpec) -> None:
+        check_index(spec)
+        patterns_of(spec.fields)
 
     @property
     def folder(self) -> Path | None:
@@ -80,7 +79,8 @@ class FolderSource(Source):
             self.notes += self._index.notes
             self._place.left_out[suffix_of(self._index.path)] -= 1
         self.notes += left_out(self._place.left_out)
-        no_second_label(self.fields, listed)
+        has_classes = listed.column("label") is not None
+        no_second_label([each.name for each in self.fields], has_classes)
         return listed
 
     def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:
@@ -126,6 +126,16 @@ class FolderSource(Source):
                 "Repair or remove it.",
             )
         return tuple(SourceField(name, "array") for name in values)
+
+
+class TarSource(FolderSource):
+    """Files in tar files, as if these were folders."""
+
+    def __init__(
+        self, spec: DatasetSpec, place: SourceStore, fields: Fields, access: Access
+    ) -> None:
+        super().__init__(spec, TarStore(place), fields, access)
+        self.sequential = place.folder is None  # neighbours share a request
 
 
 def _joined(file: Values | Unreadable, row: Values | Unreadable) -> Values | Unreadable:

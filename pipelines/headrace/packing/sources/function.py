@@ -41,15 +41,18 @@ class FunctionSource(FolderSource):
     def __init__(
         self, spec: DatasetSpec, place: SourceStore, fields: Fields, access: Access
     ) -> None:
+        super().__init__(spec, place, fields, access)
+        self._access = access
+        self._by_folders = spec.labels == "folders"
+
+    @classmethod
+    def check_spec(cls, spec: DatasetSpec) -> None:
         if spec.fields:
             raise RecipeError(
                 "Both dataset.reader and dataset.fields are given",
                 "The names in the dict that the function returns are the fields; keep one.",
             )
-        super().__init__(spec, place, fields, access)
-        self._spec = spec
-        self._access = access
-        self._by_folders = spec.labels == "folders"
+        super().check_spec(spec)
 
     def is_of_arrays(self, refs: Sequence[SampleRef]) -> bool:
         return False

@@ -215,14 +215,11 @@ def _are_none_of(texts: Any, others: Any) -> Any:
     return pc.invert(pc.is_in(texts, others))
 
 
-def index_of(spec: DatasetSpec, place: SourceStore, *, every: bool = True) -> Index | None:
-    """The index file that a recipe names, or None.
-
-    Raises:
-        RecipeError: There is none, but the recipe names columns; or it cannot be used.
-    """
+def check_index(spec: DatasetSpec) -> None:
+    """Refuse a name that no index file has, and columns without an index file."""
     if spec.index is not None:
-        return Index(spec, place, every=every)
+        _check_name(spec.index)
+        return
     columns = {key: getattr(spec, key) for key in ("label_field", "group_field", "split_field")}
     columns |= {f"fields.{name}": text for name, text in spec.fields.items() if "*" not in text}
     if spec.label_kind == "value" and spec.labels != "none":
@@ -233,13 +230,11 @@ def index_of(spec: DatasetSpec, place: SourceStore, *, every: bool = True) -> In
                 f"dataset.{key} is '{column}', but the recipe names no index file with columns",
                 "Name a CSV, JSONL or Parquet file below the source in dataset.index.",
             )
-    return None
 
 
-def _find(name: str, place: SourceStore) -> StoredFile:
+def _check_name(name: str) -> None:
     path = PurePosixPath(name)
-    suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
+    if path.suffix.lower() not in SUFFIXES:
         raise RecipeError(
             f"dataset.index is '{name}'", f"Valid: a file that ends with {', '.join(SUFFIXES)}."
         )
@@ -248,6 +243,10 @@ def _find(name: str, place: SourceStore) -> StoredFile:
             f"dataset.index is '{name}', which is not below the source folder",
             "Put the index file into the source folder, and name it relative to that.",
         )
+
+
+def _find(name: str, place: SourceStore) -> StoredFile:
+    path = PurePosixPath(name)
     found = place.stat(str(path))
     if found is None:
         near = (PurePosixPath(other) for other in place.names())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import cast
@@ -17,9 +18,9 @@ from headrace.recipe.dataset import DatasetSpec, SourceFormat
 from headrace.recipe.globs import matcher
 
 # what makes a source: of the dataset, where its files lie, fields known from a listing, and access
-_FORMS: dict[SourceFormat, str] = {
+FORMS: dict[SourceFormat, str] = {
     "files": "folder.FolderSource",
-    "tar": "folder.tar_source",
+    "tar": "folder.TarSource",
     "webdataset": "webdataset.WebDatasetSource",
     "parquet": "arrow.ParquetSource",
     "hdf5": "hdf5.Hdf5Source",
@@ -60,9 +61,14 @@ def open_source(spec: DatasetSpec, access: Access = NOTHING, fields: Fields = ()
         RecipeError: The source does not exist, or its form is not clear.
     """
     place = open_place(spec.source or "", access)
-    module, _, name = _FORMS[_form_of(spec, place)].partition(".")
-    make = getattr(import_module(f"headrace.packing.sources.{module}"), name)
-    return cast("Source", make(spec, place, fields, access))
+    make: Callable[..., Source] = class_of(_form_of(spec, place))
+    return make(spec, place, fields, access)
+
+
+def class_of(form: SourceFormat) -> type[Source]:
+    """Return the class of the sources of a form."""
+    module, _, name = FORMS[form].partition(".")
+    return cast("type[Source]", getattr(import_module(f"headrace.packing.sources.{module}"), name))
 
 
 def with_format(spec: DatasetSpec, access: Access = NOTHING) -> DatasetSpec:
@@ -129,8 +135,7 @@ def open_place(source: str, access: Access = NOTHING) -> SourceStore:
         prefix, _, only = source.rstrip("/").rpartition("/")
         if suffix_of(only) in _CONTAINERS:
             return SourceStore(open_store(prefix, access.s3), only)
-        if way := way_in(only):
-            raise RecipeError(f"{source} is a file, not a folder", way)
+        refuse_file(source)
         return SourceStore(open_store(source, access.s3))
     path = Path(source.removeprefix("file://")).expanduser().absolute()
     if path.is_dir():
@@ -139,6 +144,12 @@ def open_place(source: str, access: Access = NOTHING) -> SourceStore:
         return SourceStore(LocalStore(str(path.parent), refuse_link), path.name)
     problem = "is a file, not a folder" if path.exists() else "does not exist"
     raise RecipeError(f"The source folder {path} {problem}", _right_source(path))
+
+
+def refuse_file(url: str) -> None:
+    """Refuse a URL whose ending says that it is a file that is not read as it is."""
+    if is_remote(url) and (way := way_in(url.rstrip("/").rpartition("/")[2])):
+        raise RecipeError(f"{url} is a file, not a folder", way)
 
 
 def _right_source(path: Path) -> str:

@@ -64,7 +64,7 @@ class RowSource(Source):
     def __init__(
         self, spec: DatasetSpec, place: SourceStore, fields: Fields, access: Access
     ) -> None:
-        refuse_paths(spec, self.form, "column that holds the label")
+        self.check_spec(spec)
         self.asked = Asked.of(spec)
         self.chosen = Chosen(fields=fields, missing=spec.missing)
         self.fields = fields
@@ -75,6 +75,11 @@ class RowSource(Source):
         self._include = chosen(spec)
         self._open: tuple[str, str, RowContainer] | None = None
         self._closing = ExitStack()
+
+    @classmethod
+    def check_spec(cls, spec: DatasetSpec) -> None:
+        refuse_paths(spec, cls.form, "column that holds the label")
+        Asked.of(spec)
 
     @abstractmethod
     def container(self, path: str, stream: BinaryIO, closing: ExitStack) -> RowContainer:
@@ -130,7 +135,8 @@ class RowSource(Source):
             first = next(iter(self.quarantined), None)
             raise DataError(f"{what} that can be read: {first.reason}" if first else what)
         listed = SampleTable.concatenated(tables)
-        no_second_label(self.fields, listed)
+        has_classes = listed.column("label") is not None
+        no_second_label([each.name for each in self.fields], has_classes)
         return listed
 
     def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:

@@ -53,7 +53,7 @@ class WebDatasetSource(Source):
     def __init__(
         self, spec: DatasetSpec, place: SourceStore, fields: Fields, access: Access
     ) -> None:
-        refuse_paths(spec, "webdataset", "key that holds the label, such as cls")
+        self.check_spec(spec)
         self.fields = fields
         self._place = place
         self._include = chosen(spec)
@@ -64,6 +64,10 @@ class WebDatasetSource(Source):
         self._roles = {"group": spec.group_field, "split": spec.split_field}
         self._left_out = Counter[str]()
         self._num_spaced = 0
+
+    @classmethod
+    def check_spec(cls, spec: DatasetSpec) -> None:
+        refuse_paths(spec, "webdataset", "key that holds the label, such as cls")
 
     def containers(self, check: Check | None = None) -> Sequence[StoredFile]:
         return containers(self._place, "webdataset", SUFFIXES, check, self._include)
@@ -91,7 +95,8 @@ class WebDatasetSource(Source):
         listed = SampleTable.concatenated(found)
         found.clear()  # before they are there once more, sorted
         listed = by_path(listed)
-        no_second_label(self.fields, listed)
+        has_classes = listed.column("label") is not None
+        no_second_label([each.name for each in self.fields], has_classes)
         return listed
 
     def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:
