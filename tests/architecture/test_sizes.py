@@ -25,7 +25,7 @@ BUDGETS = {
     "headrace/objects": 1486,
     "headrace/packing": 8191,
     "headrace/processes": 1360,
-    "headrace/recipe": 6801,
+    "headrace/recipe": 6133,
     "headrace/report": 122,
     "headrace/runs": 3286,
     "headrace/shards": 2796,
