@@ -7,15 +7,18 @@ decides whether the work is tried again.
 from __future__ import annotations
 
 import difflib
+import logging
 import re
 import signal
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import ClassVar
 
 from headrace.states import FailureClass
+
+logger = logging.getLogger(__name__)
 
 _SECRETS = re.compile(
     r"(?<=://)(?![^/\s@]*:\*\*\*@)(?:[^/\s'\"@]*@|[^/\s'\"@:]*:(?!\d+/)[^\s'\"@]*@)"
@@ -322,6 +325,12 @@ class SuiteFailedError(UserError):
 
 class LedgerError(HeadraceError):
     """The ledger cannot be reached or refuses an entry."""
+
+
+@lru_cache(maxsize=64)
+def warn_once(text: str) -> None:
+    """Log a warning, unless this process has done so."""
+    logger.warning("%s", text)
 
 
 def nearest(value: str, choices: Iterable[str]) -> str:

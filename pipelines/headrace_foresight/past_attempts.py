@@ -20,7 +20,7 @@ from headrace.files.sharing import open_to_read
 from headrace.ledger.database import default_url
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, RunRecord
-from headrace.recipe.fit import absolute
+from headrace.recipe.fence import absolute
 from headrace.recipe.gang_size import gang_size
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from headrace.cli.runs import sweep
-from headrace.recipe.fit import absolute
+from headrace.recipe.fence import absolute
 from headrace.recipe.load import load_recipe, load_site, parse, source_of
 from headrace.recipe.recipe import Recipe
 from headrace.suites.points import checked, count

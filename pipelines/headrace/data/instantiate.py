@@ -30,6 +30,7 @@ from headrace.recipe.targets import (
     check_package,
     is_listed,
     is_under,
+    listed_by,
     made_at,
     no_attribute,
     not_allowed,
@@ -45,8 +46,8 @@ class Allowed:
     Use `Allowed.of`, which also puts the code folders on the module path.
     """
 
-    listed: tuple[str, ...]
-    """Names and packages that the site lists."""
+    listed: Sequence[str] | None
+    """Names and packages that the site lists; None: all names are allowed."""
     code: tuple[Path, ...] = ()
     """Folders of user code, resolved."""
 
@@ -56,11 +57,15 @@ class Allowed:
         folders = tuple(check_code(folder, site) for folder in recipe.code)
         sys.path += [each for each in dict.fromkeys(map(str, folders)) if each not in sys.path]
         importlib.invalidate_caches()
-        return cls(listed=site.allowed_targets, code=folders)
+        return cls(listed=listed_by(site), code=folders)
 
     def covers(self, name: str) -> bool:
         """Whether a dotted name is listed, or lies in a module of the code folders."""
         return is_listed(name, self.listed) or self.in_code(name.partition(".")[0])
+
+    def names(self, name: str) -> bool:
+        """Whether a dotted name is listed in full."""
+        return self.listed is None or name in self.listed
 
     def in_code(self, top: str) -> bool:
         """Whether a top-level module is that of a code folder, not another of the same name."""
@@ -144,7 +149,7 @@ def resolve(use: TargetUse, allowed: Allowed) -> Any:
     found = _attribute(use, allowed, module, rest)
     defined_in = getattr(found, "__module__", None) or module.__name__
     fits = allowed.covers(defined_in) if is_own else _is_of_kind(found, use)
-    if not fits and use.name not in allowed.listed:
+    if not fits and not allowed.names(use.name):
         raise not_allowed(use, f"{defined_in}.{parts[-1]}", allowed.listed, allowed.code)
     if not callable(found):
         raise TargetError(f"'{use.name}' is a {type(found).__name__}, not a class or function")
@@ -161,9 +166,9 @@ def _attribute(use: TargetUse, allowed: Allowed, module: ModuleType, names: Sequ
         owner, found = found, getattr(found, name, None)
         if found is None:
             raise TargetError(f"'{use.name}' does not exist", _nearest_of(owner, name))
-        if isinstance(found, ModuleType):
+        if isinstance(found, ModuleType) and allowed.listed is not None:
             raise not_allowed(use, use.name, allowed.listed, allowed.code)
-    if len(names) > 1 and use.name not in allowed.listed:
+    if len(names) > 1 and not allowed.names(use.name):
         raise no_attribute(use)
     return found
 

@@ -1,24 +1,11 @@
-"""Check that a recipe fits a site, before any machine is used.
-
-Paths of a recipe lead only to places that the site allows: users who may trigger runs have not the
-rights of the running account. At a terminal, limits keep recipes of others within usual folders.
-"""
+"""Check that a recipe fits a site, before any machine is used."""
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Iterator
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
-
 from headrace.errors import RecipeError, SiteError, nearest
-from headrace.processes.working_folder import problem_of
-from headrace.recipe.base import Settings, Target
 from headrace.recipe.crop import crops_of
-from headrace.recipe.evaluate import EvaluateSpec
+from headrace.recipe.fence import check_places
 from headrace.recipe.gang_size import check_global_batch, check_nodes, gang_size
-from headrace.recipe.home import home
 from headrace.recipe.model_source import check_model_source
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
@@ -29,36 +16,10 @@ from headrace.recipe.target_arguments import (
     check_reader,
     source_code,
 )
-from headrace.recipe.targets import FRAMEWORKS, check_targets, targets_of, uses
+from headrace.recipe.targets import check_targets, listed_by
 
 _ROWS = ("hdf5", "parquet", "huggingface", "function")
 """Forms of sources that may have a field named `label`."""
-_NETWORK_LOGGERS = tuple(
-    f"lightning.pytorch.loggers.{name}"
-    for name in ("CometLogger", "LitLogger", "MLFlowLogger", "NeptuneLogger", "WandbLogger")
-)
-"""Loggers that send what they are given to a server, which their arguments may name."""
-
-_READ, _WRITTEN = ("allowed_sources",), ("allowed_outputs",)
-_BOTH = (*_READ, *_WRITTEN)
-"""Keys of the site; one of them must allow a path."""
-
-_PATHS = {
-    ("dataset", "source"): _READ,
-    ("dataset", "path"): _READ,
-    ("pack", "target"): _WRITTEN,
-    ("trainer", "checkpoint_target"): _WRITTEN,
-    ("train", "init_from"): _BOTH,
-    ("suite", "file"): _READ,
-}
-"""Section and key of each path or URL of a recipe, besides code and evaluated checkpoints."""
-
-_WEIGHTS = ("train.init_from", "evaluate.checkpoint")
-"""Keys of files that are weights."""
-
-_URL = re.compile(r"[A-Za-z][\w+.-]*:+/")
-_LEADS = re.compile(rf"/+[^/]|~|{_URL.pattern}|.*::|(.*/)?\.\.(/|$)", re.DOTALL)
-"""What a text of an argument begins with, or holds, that leads out of the folder of a run."""
 
 
 def check_packing(recipe: Recipe, site: Site) -> None:
@@ -102,7 +63,7 @@ def check_training(recipe: Recipe, site: Site) -> None:
     role = _role(recipe, site, "train.role", recipe.train.role)
     check_nodes(recipe, role)
     check_targets(recipe, site)
-    check_arguments(recipe, role, site.allowed_targets)
+    check_arguments(recipe, role, listed_by(site))
     crops_of(recipe)
     check_loggers(recipe, role)
     check_metrics(recipe, role)
@@ -128,7 +89,7 @@ def check_evaluation(recipe: Recipe, site: Site) -> None:
     role = _role(recipe, site, "train.role", recipe.train.role)
     check_places(recipe, site)
     check_targets(recipe, site)
-    check_arguments(recipe, role, site.allowed_targets)
+    check_arguments(recipe, role, listed_by(site))
     crops_of(recipe)
     check_metrics(recipe, role)
     _check_model(recipe, role, trains=False)
@@ -164,149 +125,3 @@ def _role(recipe: Recipe, site: Site, key: str, name: str) -> Role:
             nearest(name, site.roles),
         )
     return site.roles[name]
-
-
-_Place = tuple[str, str, tuple[str, ...]]
-"""Key and value of a path or URL in a recipe, and keys of the site; one of them must allow it."""
-
-
-def opened(site: Site, *, is_from_terminal: bool) -> Site:
-    """Return the site with the defaults of its lists added.
-
-    Args:
-        site: The site as written.
-        is_from_terminal: Whether the requester has this account; otherwise only the site's own
-            lists, its datasets and samples of examples count.
-    """
-    folder = Path(site.folder).expanduser()
-    examples = [str(home() / "examples"), *filter(None, [os.environ.get("HEADRACE_DIGITS")])]
-    user_home = os.path.expanduser("~")  # which stays so for an account without one
-    here = [str(folder), *({user_home} - {"~"}), str(Path.cwd())] if is_from_terminal else []
-    is_safe = not problem_of(Path.cwd())
-    there = ["s3://", "gs://", "az://", "abfs://", "hf://"] if is_from_terminal else []
-    packed = str(folder.absolute() / "datasets")
-    changes: dict[str, tuple[str, ...]] = {
-        "allowed_sources": (*site.allowed_sources, packed, *examples, *here, *there),
-        "allowed_outputs": (*site.allowed_outputs, packed, *here, *there),
-        "allowed_code": (*site.allowed_code, *(here if is_safe else here[:-1])),
-    }
-    if is_from_terminal:
-        changes["allowed_targets"] = (*site.allowed_targets, *_NETWORK_LOGGERS)
-    once = {name: tuple(dict.fromkeys(each)) for name, each in changes.items()}
-    roles = dict(site.roles)
-    for name, role in () if is_from_terminal else site.roles.items():
-        most = role.ranks_per_node_max or role.ranks_per_node
-        roles[name] = role.model_copy(update={"ranks_per_node_max": most})
-    return site.model_copy(update={**once, "roles": roles})
-
-
-def absolute(recipe: Recipe) -> Recipe:
-    """Return the recipe with absolute paths for those relative to this folder."""
-    changes: dict[str, object] = {"code": tuple(filter(None, map(_absolute, recipe.code)))}
-    for section, name in _PATHS:
-        part = changes.get(section, getattr(recipe, section))
-        if isinstance(part, Settings):
-            path = _absolute(getattr(part, name))
-            changes[section] = part.model_copy(update={name: path})
-    changes["evaluate"] = recipe.evaluate and _located(recipe.evaluate)
-    return recipe.model_copy(update=changes)
-
-
-def _located(spec: EvaluateSpec) -> EvaluateSpec:
-    first, *others = (_absolute(x) if x in spec.files else x for x in spec.checkpoints)
-    return spec.model_copy(update={"checkpoint": first, "also_checkpoints": tuple(others)})
-
-
-def check_places(recipe: Recipe, site: Site) -> None:
-    """Refuse a recipe that leads where the site does not let it, links followed; opens nothing."""
-    index = None if recipe.dataset is None else recipe.dataset.index
-    if index is not None and (index.startswith("/") or ".." in Path(index).parts):
-        raise RecipeError(
-            f"dataset.index is '{index}', which lies outside of dataset.source",
-            "Write its path below dataset.source.",
-        )
-    for key, value, lists in _places(recipe):
-        roots = [root for name in lists for root in getattr(site, name)]
-        if key in _WEIGHTS:  # those of the site's own runs, which are read as such only
-            roots.append(str(Path(site.folder).expanduser() / "runs"))
-        if not any(_lies_in(value, root) for root in roots):
-            line = f'{lists[0]}: ["{_shown(value)}"]'
-            raise RecipeError(
-                f"{key} leads to {_shown(value)}, where site '{site.name}' does not let recipes go",
-                f"Allowed: {', '.join(dict.fromkeys(roots))}. For more, write into the site: "
-                f"{line}",
-            )
-
-
-def _places(recipe: Recipe) -> Iterator[_Place]:
-    for (section, name), lists in _PATHS.items():
-        value = getattr(getattr(recipe, section), name, None)
-        if value is not None:
-            yield f"{section}.{name}", value, lists
-    for file in recipe.evaluate.files if recipe.evaluate else ():
-        yield "evaluate.checkpoint", file, _BOTH
-    for argument in recipe.train.args:
-        text = argument.partition("=")[2] if argument.startswith("-") else argument
-        if _LEADS.match(text):
-            yield "train.args", text, _BOTH
-    for key, text in _texts("trainer.extra", recipe.trainer.extra):
-        if _LEADS.match(text):
-            yield key, text, _WRITTEN
-    for key, target in targets_of(recipe).items():
-        lists = _WRITTEN if key.startswith("trainer") else _BOTH
-        yield from _in_arguments(key, target, lists)
-
-
-def _in_arguments(key: str, target: Target, lists: tuple[str, ...]) -> Iterator[_Place]:
-    config = target.as_config()
-    names = [use.name.partition(".")[0] for use in uses(key, config)]
-    is_framework = any(name in FRAMEWORKS for name in names)
-    for where, text in _texts(key, config):
-        if is_framework and ("$" in text or set(text) == {"/"}):  # they expand variables
-            raise RecipeError(f"{where} is '{text}', no path", "Write the whole path.")
-        if _LEADS.match(text):
-            yield where, text, lists
-
-
-def _texts(key: str, value: object) -> Iterator[tuple[str, str]]:
-    if isinstance(value, str):
-        yield key, value
-    elif isinstance(value, dict):
-        for name, part in value.items():
-            yield from _texts(f"{key}.{name}", part)
-    elif isinstance(value, list | tuple):
-        for index, part in enumerate(value):
-            yield from _texts(f"{key}[{index}]", part)
-
-
-def _lies_in(value: str, root: str) -> bool:
-    value, root = _local(value), _local(root)
-    if _URL.match(value) or "::" in value or _URL.match(root):
-        is_plain = ".." not in value and "::" not in value
-        return is_plain and f"{value}/".startswith(f"{root.rstrip('/')}/")
-    resolved = _resolved(value)
-    return resolved is not None and resolved.is_relative_to(Path(root).expanduser().resolve())
-
-
-def _local(value: str) -> str:
-    """Return the path of a `file://` URL; other values unchanged."""
-    return unquote(urlsplit(value).path) if value.startswith("file://") else value
-
-
-def _resolved(value: str) -> Path | None:
-    """Return a local path without links and `..`; None if it is relative or invalid."""
-    try:
-        path = Path(value).expanduser()
-        return path.resolve() if path.is_absolute() else None
-    except (OSError, RuntimeError, ValueError):  # no such user, links in a circle, a null byte
-        return None
-
-
-def _shown(value: str) -> str:
-    return value if _URL.match(value) else str(_resolved(value) or value)
-
-
-def _absolute(value: str | None) -> str | None:
-    if value is None or _URL.match(value) or value.startswith("~"):
-        return value
-    return str(Path(value).absolute())

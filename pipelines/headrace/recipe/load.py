@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from headrace.errors import RecipeError, SiteError, UserError, nearest, shortened
+from headrace.errors import RecipeError, SiteError, UserError, nearest, shortened, warn_once
 from headrace.processes.working_folder import problem_of
 from headrace.recipe.home import expanded, home
 from headrace.recipe.site import Site
@@ -22,7 +21,6 @@ from headrace.recipe.unix_accounts import for_user
 if TYPE_CHECKING:  # sites are read without the classes of recipes
     from headrace.recipe.recipe import Recipe
 
-logger = logging.getLogger(__name__)
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -83,13 +81,19 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
         overrides: `key=value` with dotted keys, as in `trainer.max_epochs=3`. As in Hydra,
             `+key=value` adds a key that must not be there, `~key` takes one out that must.
 
+    A recipe that is given by its path gets its folder as `code` if targets need modules there.
+
     Raises:
         RecipeError: No such recipe, a wrong key or a wrong value.
     """
+    from headrace.recipe.fence import with_code_beside
     from headrace.recipe.recipe import Recipe
 
     path, origin, config = _changed(name_or_path, overrides)
-    return parse(Recipe, {"name": path.stem, **_resolved(config, origin, RecipeError)}, origin)
+    content = {"name": path.stem, **_resolved(config, origin, RecipeError)}
+    recipe = parse(Recipe, content, origin)
+    is_given = name_or_path.endswith((".yaml", ".yml"))
+    return with_code_beside(recipe, path.absolute().parent) if is_given else recipe
 
 
 def source_of(name_or_path: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -107,8 +111,9 @@ def source_of(name_or_path: str, overrides: Sequence[str] = ()) -> dict[str, Any
     path, origin, config = _changed(name_or_path, overrides)
     with _blaming(path, origin, RecipeError):
         content = with_environment(OmegaConf.to_container(config, resolve=False))
-    _resolved(config, origin, RecipeError)
-    return {"name": path.stem, **{key: content[key] for key in content if key != "suite"}}
+    code = load_recipe(name_or_path, overrides).code
+    beside = {"code": list(code)} if code else {}
+    return {"name": path.stem, **{key: content[key] for key in content if key != "suite"}, **beside}
 
 
 def with_kept(source: Mapping[str, Any], loaded: Recipe, kept: Recipe) -> dict[str, Any]:
@@ -204,12 +209,6 @@ def locate(folder: str, name_or_path: str) -> Path:
         warn_once(f"{file} is not used: {problem}. To use it, give its path instead of its name.")
     names = available(folder)
     raise error_type(f"There is no {singular} '{name_or_path}'", nearest(name_or_path, names))
-
-
-@lru_cache(maxsize=64)
-def warn_once(text: str) -> None:
-    """Log a warning, unless this process has done so."""
-    logger.warning("%s", text)
 
 
 def _changed(name_or_path: str, overrides: Sequence[str]) -> tuple[Path, str, Any]:

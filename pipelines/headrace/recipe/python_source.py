@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from importlib import invalidate_caches
 from importlib.machinery import PathFinder, SourceFileLoader
+from importlib.util import find_spec
 from pathlib import Path
 
 from headrace.errors import TargetError, nearest
@@ -27,6 +28,8 @@ _DYNAMIC = re.compile(
 """What may give a module names that its source does not show, or put another in its place."""
 _KEEP_SIGNATURE = frozenset(("_defaults_from_env_vars",))
 """Decorators after which a function takes the same arguments: that of Lightning's Trainer."""
+_HOMES = {"torch.nn.Module": "torch.nn.modules.module.Module"}
+"""Modules of classes that a package gives by `import *`."""
 _PLAIN = frozenset(("int", "float", "bool", "str"))
 
 _Callable = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -124,7 +127,7 @@ class SourceCode:
             TargetError: Its module is there and has no such name.
             SyntaxError: Its module cannot be parsed by this Python.
         """
-        found = self._named(name)
+        found = self._named(_HOMES.get(name, name))
         for _ in range(_MAX_HOPS):
             if not isinstance(found, str):
                 return found
@@ -133,6 +136,11 @@ class SourceCode:
             except (TargetError, SyntaxError):  # of others: for Python to tell
                 return None
         return None
+
+    def has_module(self, top: str) -> bool:
+        """Whether a top-level module is installed here, or lies in one of the folders."""
+        in_folders = PathFinder.find_spec(top, self._folders)
+        return in_folders is not None or find_spec(top) is not None
 
     def derives_from(self, found: Definition, name: str) -> bool | None:
         """Whether a class is one of that name or has it among its bases; None if unknown.

@@ -349,20 +349,22 @@ class Site(Settings):
     allowed_users: Annotated[tuple[Member, ...], Field(max_length=100_000)] | None = None
     """Who may run anything here: users, and teams of `teams.yaml` as `@team`. Under Airflow those
     who trigger DAG runs, in a terminal accounts. Null: everybody."""
+    is_fenced: bool = True
+    """Whether a run may use only the code and places that the next four keys allow. False for runs
+    from a terminal: its user has the rights of the account. Without effect in a site's file."""
     allowed_targets: Texts = ("headrace.data.transforms", "headrace.examples.digits_model")
     """Classes and functions that a recipe's `_target_` may name besides classes of PyTorch,
-    TorchMetrics and Lightning that belong where it stands: whole names, and packages of others."""
+    TorchMetrics and Lightning that belong where it stands: whole names, and packages of others.
+    From a terminal every name may be used."""
     allowed_code: Texts = ()
-    """Folders from which a recipe's `code` and `train.script` may be taken; in a terminal also this
-    site's folder, the user's home and the current folder."""
+    """Folders from which a recipe's `code` and `train.script` may be taken; from a terminal all."""
     allowed_sources: Texts = ()
     """Folders and prefixes of object stores that recipes may read, besides the datasets of this
-    site; in a terminal also this site's folder, the user's home, the current folder and all
-    object stores."""
+    site; from a terminal all."""
     allowed_outputs: Texts = ()
     """Folders and prefixes of object stores that `pack.target`, `trainer.checkpoint_target` and
     arguments of the Trainer, its callbacks and loggers may name, besides the datasets of this site;
-    in a terminal as for `allowed_sources`."""
+    from a terminal all."""
     pickled_checkpoints: Literal["refuse", "allow"] = "refuse"
     """Whether checkpoints may hold objects of any class, whose unpickling runs code of theirs."""
     limits: Limits = Limits()

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from headrace.errors import TargetError, nearest, shortened
-from headrace.recipe.load import warn_once
+from headrace.errors import TargetError, nearest, shortened, warn_once
 from headrace.recipe.python_source import Definition, Signature, SourceCode, hidden, installed
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
@@ -56,11 +55,11 @@ def check_reader(recipe: Recipe, role: Role) -> None:
         _check(uses("dataset.reader", reader.as_config(), is_whole=False), recipe, role)
 
 
-def check_arguments(recipe: Recipe, role: Role, listed: Sequence[str] = ()) -> None:
+def check_arguments(recipe: Recipe, role: Role, listed: Sequence[str] | None = ()) -> None:
     """Refuse targets of a training that cannot be made from their arguments.
 
     Targets of a wrong kind for their key are refused, too. Nodes of `role` may have other packages
-    than this machine. `listed` are names and packages that the site lists.
+    than this machine. `listed` are names and packages that the site lists; None: all.
     """
     for warning in hidden(_code(recipe)) if is_as_here(role) else ():
         warn_once(f"{warning} if the recipe needs it")
@@ -121,12 +120,14 @@ def check_metrics(recipe: Recipe, role: Role) -> None:
 
 
 def _check(
-    found: Iterator[TargetUse], recipe: Recipe, role: Role, listed: Sequence[str] = ()
+    found: Iterator[TargetUse], recipe: Recipe, role: Role, listed: Sequence[str] | None = ()
 ) -> None:
     code = source_code(recipe, role)
     for use in found:
+        if listed is None and is_as_here(role):
+            _check_module(use, code)
         try:
-            if use.name not in listed:
+            if listed is None or use.name not in listed:
                 _check_kind(use, code, listed)
             _check_given(use, code)
         except SyntaxError as error:
@@ -155,13 +156,24 @@ def is_as_here(role: Role) -> bool:
     return not (is_contained or is_changed)
 
 
-def _check_kind(use: TargetUse, code: SourceCode, listed: Sequence[str]) -> None:
+def _check_module(use: TargetUse, code: SourceCode) -> None:
+    """Refuse a name whose package is neither installed nor in a code folder."""
+    top = use.name.partition(".")[0]
+    if not code.has_module(top):
+        raise TargetError(
+            f"{use.key} is '{use.name}', and there is no module '{top}'",
+            "Correct the name, install its package, or name the folder that holds it in 'code' of "
+            "the recipe. Modules beside the recipe and in the working folder need no 'code'.",
+        )
+
+
+def _check_kind(use: TargetUse, code: SourceCode, listed: Sequence[str] | None) -> None:
     found = code.definition(use.name)
     if found is None:
-        if code.definition(use.name.rpartition(".")[0]) is not None:
+        if listed is not None and code.definition(use.name.rpartition(".")[0]) is not None:
             raise no_attribute(use)
         return
-    kinds = use.kinds if is_under(use.name, FRAMEWORKS) else ()
+    kinds = use.kinds if listed is not None and is_under(use.name, FRAMEWORKS) else ()
     near = [kind for kind in kinds if kind.names and is_under(use.name, (kind.names,))]
     if kinds and not any(_may_be(found, kind, code) for kind in near):
         raise not_allowed(use, f"{found.module.name}.{found.node.name}", listed)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headrace.errors import TargetError, nearest
-from headrace.processes.working_folder import problem_of
 from headrace.recipe.base import Target
 from headrace.recipe.python_source import hidden
 from headrace.recipe.recipe import Recipe
@@ -194,7 +193,13 @@ def uses(key: str, config: object, *, is_whole: bool = True) -> Iterator[TargetU
 
 def wrong_kind(key: str, what: str, kind: TargetKind) -> TargetError:
     """Return the error for an object of a wrong kind for its key."""
-    return TargetError(f"'{key}' {what}, not a {kind.class_name}", f"Derive it from {kind.base}.")
+    hint = f"Derive it from {kind.base}."
+    if key == "model":
+        hint = (
+            f"Wrap it in a {kind.base} that has training_step and configure_optimizers, or name a "
+            "script of yours in train.script."
+        )
+    return TargetError(f"'{key}' {what}, not a {kind.class_name}", hint)
 
 
 def is_under(name: str, prefixes: Iterable[str]) -> bool:
@@ -202,8 +207,15 @@ def is_under(name: str, prefixes: Iterable[str]) -> bool:
     return any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
 
 
-def is_listed(name: str, listed: Sequence[str]) -> bool:
-    """Whether a site lists a name, or a package of it other than the frameworks."""
+def listed_by(site: Site) -> Sequence[str] | None:
+    """Return the names and packages that a site allows besides the frameworks' kinds; None: all."""
+    return site.allowed_targets if site.is_fenced else None
+
+
+def is_listed(name: str, listed: Sequence[str] | None) -> bool:
+    """Whether `listed` holds a name, or a package of it other than the frameworks; None: all."""
+    if listed is None:
+        return True
     whole = (each for each in listed if each.partition(".")[0] not in FRAMEWORKS)
     return name in listed or is_under(name, whole)
 
@@ -215,8 +227,9 @@ def check_targets(recipe: Recipe, site: Site, *, only: str = "") -> None:
         allowed_path(recipe.train.script, site)
     for key, target in targets_of(recipe).items():
         for use in uses(key, target.as_config()) if only in ("", key) else ():
-            if not is_listed(use.name, site.allowed_targets) and not _may_lie_in(folders, use.name):
-                check_package(use, site.allowed_targets, folders)
+            listed = listed_by(site)
+            if not is_listed(use.name, listed) and not _may_lie_in(folders, use.name):
+                check_package(use, listed, folders)
     for use in uses("trainer.extra", recipe.trainer.extra):
         raise TargetError(
             f"{use.key} names the target '{use.name}', but 'trainer.extra' holds plain values",
@@ -224,7 +237,7 @@ def check_targets(recipe: Recipe, site: Site, *, only: str = "") -> None:
         )
 
 
-def check_package(use: TargetUse, listed: Sequence[str], code: Sequence[Path] = ()) -> None:
+def check_package(use: TargetUse, listed: Sequence[str] | None, code: Sequence[Path] = ()) -> None:
     """Refuse a name outside of the packages that are allowed at its key."""
     if not any(is_under(use.name, (kind.names,)) for kind in use.kinds if kind.names):
         raise not_allowed(use, use.name, listed, code)
@@ -237,12 +250,13 @@ def allowed_path(code: str, site: Site) -> Path:
         TargetError: The site does not allow it.
     """
     path = Path(code).expanduser().resolve()
+    if not site.is_fenced:
+        return path
     roots = [Path(root).expanduser().resolve() for root in site.allowed_code]
     if not any(path.is_relative_to(root) for root in roots):
         allowed = ", ".join(str(root) for root in roots) or "none"
-        why = problem_of(Path.cwd()) if path.is_relative_to(Path.cwd()) else ""
         raise TargetError(
-            f"Site '{site.name}' does not allow code from {path}{why and f': {why}'}",
+            f"Site '{site.name}' does not allow code from {path}",
             f"Allowed folders: {allowed}. Move the code there, or add its folder to "
             "'allowed_code' of the site.",
         )
@@ -250,7 +264,7 @@ def allowed_path(code: str, site: Site) -> Path:
 
 
 def not_allowed(
-    use: TargetUse, name: str, listed: Sequence[str], code: Sequence[Path] = ()
+    use: TargetUse, name: str, listed: Sequence[str] | None, code: Sequence[Path] = ()
 ) -> TargetError:
     """Return the error for a target that the site does not allow, maybe under an alias."""
     why = next(hidden(code, use.name.partition(".")[0]), "")
@@ -258,7 +272,7 @@ def not_allowed(
     modules = [f"modules in {folder}" for folder in code]
     return TargetError(
         f"The site does not allow the target '{name}' at {use.key}{why and f': {why}'}",
-        f"Allowed there: {'; '.join([*kinds, *listed, *modules])}. Add the name to "
+        f"Allowed there: {'; '.join([*kinds, *(listed or ()), *modules])}. Add the name to "
         "'allowed_targets' of the site, or put your code below one of its 'allowed_code' folders "
         "and name that folder in 'code' of the recipe.",
     )

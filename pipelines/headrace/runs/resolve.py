@@ -11,14 +11,8 @@ from typing import TYPE_CHECKING
 from headrace.errors import DataError, HeadraceError, RecipeError, UnclearNamesError, UserError
 from headrace.files.damage import archive_damage, is_sealed, sealed_damage
 from headrace.files.layout import RunFolder
-from headrace.recipe.fit import (
-    absolute,
-    check_evaluation,
-    check_packing,
-    check_role,
-    check_training,
-    opened,
-)
+from headrace.recipe.fence import absolute, opened, with_code_beside
+from headrace.recipe.fit import check_evaluation, check_packing, check_role, check_training
 from headrace.recipe.gang_size import narrowed
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
@@ -53,6 +47,8 @@ def resolve(
     if kind == "pack":
         _ = recipe.named_dataset  # raises without a dataset
     recipe = absolute(_with_init_file(recipe))
+    if is_from_terminal:
+        recipe = with_code_beside(recipe, Path.cwd())
     site = opened(site, is_from_terminal=is_from_terminal)
     if kind == "evaluate":
         check_evaluation(recipe, site)

@@ -124,7 +124,7 @@ def further_points(
     record: RunRecord, words: Sequence[str], by: Actor | None = None
 ) -> tuple[tuple[Point, ...], int]:
     """Return the points that words add to a suite, and their number of trials."""
-    from headrace.recipe.fit import opened
+    from headrace.recipe.fence import opened
     from headrace.steps.context import resolved  # lists of runs do without these
     from headrace.suites.points import added_points
 

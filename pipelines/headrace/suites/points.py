@@ -15,7 +15,8 @@ from typing import Any
 
 from headrace.errors import RecipeError, nearest
 from headrace.recipe.base import to_json
-from headrace.recipe.fit import check_places, check_role, check_training
+from headrace.recipe.fence import check_places
+from headrace.recipe.fit import check_role, check_training
 from headrace.recipe.load import recipe_from
 from headrace.recipe.overrides import read_override
 from headrace.recipe.recipe import Recipe

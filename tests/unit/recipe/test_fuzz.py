@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import HeadraceError
-from headrace.recipe.fit import absolute, check_packing, check_training, opened
+from headrace.recipe.fence import absolute, opened
+from headrace.recipe.fit import check_packing, check_training
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
 from headrace.recipe.schema import json_schema
 from support.hostile_overrides import TREES

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import HeadraceError, RecipeError, SiteError, without_secrets
-from headrace.recipe.fit import opened
+from headrace.recipe.fence import opened
 from headrace.recipe.gang_size import check_nodes
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.overrides import check_size

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import RecipeError, TargetError
-from headrace.recipe.fit import absolute, check_places, opened
+from headrace.recipe.fence import absolute, check_places, opened
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.site import Site
 from headrace.recipe.targets import check_targets

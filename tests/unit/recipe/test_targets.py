@@ -9,7 +9,8 @@ import pytest
 
 from headrace.errors import RecipeError, TargetError
 from headrace.recipe import target_arguments
-from headrace.recipe.fit import check_packing, check_training, opened
+from headrace.recipe.fence import opened
+from headrace.recipe.fit import check_packing, check_training
 from headrace.recipe.load import load_recipe, load_site, parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role

@@ -13,7 +13,7 @@ import yaml
 
 from headrace.batch.commands import CommandResult, SudoCommands
 from headrace.errors import SiteError
-from headrace.recipe.fit import opened
+from headrace.recipe.fence import opened
 from headrace.recipe.home import home
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.unix_accounts import login_name, other_account

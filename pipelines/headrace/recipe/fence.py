@@ -1,0 +1,214 @@
+"""The fence: which paths, URLs and code a recipe may name, by the door of its requester.
+
+Users who may trigger runs without a shell have not the rights of the account that runs them: they
+reach what the site lists. A terminal is a shell of that account, so there is no fence.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from headrace.errors import RecipeError, warn_once
+from headrace.processes.working_folder import problem_of
+from headrace.recipe.base import Settings, Target
+from headrace.recipe.evaluate import EvaluateSpec
+from headrace.recipe.home import home
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+from headrace.recipe.targets import FRAMEWORKS, targets_of, uses
+from headrace.recipe.unix_accounts import other_account
+
+_READ, _WRITTEN = ("allowed_sources",), ("allowed_outputs",)
+_BOTH = (*_READ, *_WRITTEN)
+"""Keys of the site; one of them must allow a path."""
+
+_PATHS = {
+    ("dataset", "source"): _READ,
+    ("dataset", "path"): _READ,
+    ("pack", "target"): _WRITTEN,
+    ("trainer", "checkpoint_target"): _WRITTEN,
+    ("train", "init_from"): _BOTH,
+    ("suite", "file"): _READ,
+}
+"""Section and key of each path or URL of a recipe, besides code and evaluated checkpoints."""
+
+_WEIGHTS = ("train.init_from", "evaluate.checkpoint")
+"""Keys of files that are weights."""
+
+_URL = re.compile(r"[A-Za-z][\w+.-]*:+/")
+_LEADS = re.compile(rf"/+[^/]|~|{_URL.pattern}|.*::|(.*/)?\.\.(/|$)", re.DOTALL)
+"""What a text of an argument begins with, or holds, that leads out of the folder of a run."""
+
+
+_Place = tuple[str, str, tuple[str, ...]]
+"""Key and value of a path or URL in a recipe, and keys of the site; one of them must allow it."""
+
+
+def opened(site: Site, *, is_from_terminal: bool) -> Site:
+    """Return the site with what this requester may use.
+
+    A terminal whose work runs as the same account may use every place and all code that the account
+    can reach. Every other door, and submission as another account, has the site's own lists, its
+    datasets and the samples of examples.
+
+    Args:
+        site: The site as written, `for_user`.
+        is_from_terminal: Whether the requester has the shell of this account.
+    """
+    if is_from_terminal and not other_account(site):
+        return site.model_copy(update={"is_fenced": False})
+    packed = str(Path(site.folder).expanduser().absolute() / "datasets")
+    examples = [str(home() / "examples"), *filter(None, [os.environ.get("HEADRACE_DIGITS")])]
+    changes = {
+        "allowed_sources": (*site.allowed_sources, packed, *examples),
+        "allowed_outputs": (*site.allowed_outputs, packed),
+    }
+    roles = dict(site.roles)
+    for name, role in site.roles.items():
+        most = role.ranks_per_node_max or role.ranks_per_node
+        roles[name] = role.model_copy(update={"ranks_per_node_max": most})
+    once = {name: tuple(dict.fromkeys(each)) for name, each in changes.items()}
+    return site.model_copy(update={**once, "roles": roles, "is_fenced": True})
+
+
+def with_code_beside(recipe: Recipe, folder: Path) -> Recipe:
+    """Return the recipe with `folder` in `code` if targets need a module that only this folder has.
+
+    A folder that other accounts may change is not added; a warning gives the reason.
+    """
+    names = (
+        use.name for key, each in targets_of(recipe).items() for use in uses(key, each.as_config())
+    )
+    tops = {name.partition(".")[0] for name in names}
+    known = [Path(each).expanduser() for each in recipe.code]
+    needed = [top for top in sorted(tops) if _has(folder, top)]
+    if folder in known or all(
+        find_spec(top) or any(_has(each, top) for each in known) for top in needed
+    ):
+        return recipe
+    if problem := problem_of(folder):
+        warn_once(f"Modules in {folder} are not used: {problem}. To use them, name it in 'code'")
+        return recipe
+    return recipe.model_copy(update={"code": (*recipe.code, str(folder))})
+
+
+def _has(folder: Path, top: str) -> bool:
+    """Whether a folder holds a top-level module."""
+    return (folder / f"{top}.py").is_file() or any((folder / top).glob("*.py"))
+
+
+def absolute(recipe: Recipe) -> Recipe:
+    """Return the recipe with absolute paths for those relative to this folder."""
+    changes: dict[str, object] = {"code": tuple(filter(None, map(_absolute, recipe.code)))}
+    for section, name in _PATHS:
+        part = changes.get(section, getattr(recipe, section))
+        if isinstance(part, Settings):
+            path = _absolute(getattr(part, name))
+            changes[section] = part.model_copy(update={name: path})
+    changes["evaluate"] = recipe.evaluate and _located(recipe.evaluate)
+    return recipe.model_copy(update=changes)
+
+
+def _located(spec: EvaluateSpec) -> EvaluateSpec:
+    first, *others = (_absolute(x) if x in spec.files else x for x in spec.checkpoints)
+    return spec.model_copy(update={"checkpoint": first, "also_checkpoints": tuple(others)})
+
+
+def check_places(recipe: Recipe, site: Site) -> None:
+    """Refuse a recipe that leads where the site does not let it, links followed; opens nothing."""
+    index = None if recipe.dataset is None else recipe.dataset.index
+    if index is not None and (index.startswith("/") or ".." in Path(index).parts):
+        raise RecipeError(
+            f"dataset.index is '{index}', which lies outside of dataset.source",
+            "Write its path below dataset.source.",
+        )
+    for key, value, lists in _places(recipe) if site.is_fenced else ():
+        roots = [root for name in lists for root in getattr(site, name)]
+        if key in _WEIGHTS:  # those of the site's own runs, which are read as such only
+            roots.append(str(Path(site.folder).expanduser() / "runs"))
+        if not any(_lies_in(value, root) for root in roots):
+            line = f'{lists[0]}: ["{_shown(value)}"]'
+            raise RecipeError(
+                f"{key} leads to {_shown(value)}, where site '{site.name}' does not let recipes go",
+                f"Allowed: {', '.join(dict.fromkeys(roots))}. For more, write into the site: "
+                f"{line}",
+            )
+
+
+def _places(recipe: Recipe) -> Iterator[_Place]:
+    for (section, name), lists in _PATHS.items():
+        value = getattr(getattr(recipe, section), name, None)
+        if value is not None:
+            yield f"{section}.{name}", value, lists
+    for file in recipe.evaluate.files if recipe.evaluate else ():
+        yield "evaluate.checkpoint", file, _BOTH
+    for argument in recipe.train.args:
+        text = argument.partition("=")[2] if argument.startswith("-") else argument
+        if _LEADS.match(text):
+            yield "train.args", text, _BOTH
+    for key, text in _texts("trainer.extra", recipe.trainer.extra):
+        if _LEADS.match(text):
+            yield key, text, _WRITTEN
+    for key, target in targets_of(recipe).items():
+        lists = _WRITTEN if key.startswith("trainer") else _BOTH
+        yield from _in_arguments(key, target, lists)
+
+
+def _in_arguments(key: str, target: Target, lists: tuple[str, ...]) -> Iterator[_Place]:
+    config = target.as_config()
+    names = [use.name.partition(".")[0] for use in uses(key, config)]
+    is_framework = any(name in FRAMEWORKS for name in names)
+    for where, text in _texts(key, config):
+        if is_framework and ("$" in text or set(text) == {"/"}):  # they expand variables
+            raise RecipeError(f"{where} is '{text}', no path", "Write the whole path.")
+        if _LEADS.match(text):
+            yield where, text, lists
+
+
+def _texts(key: str, value: object) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, dict):
+        for name, part in value.items():
+            yield from _texts(f"{key}.{name}", part)
+    elif isinstance(value, list | tuple):
+        for index, part in enumerate(value):
+            yield from _texts(f"{key}[{index}]", part)
+
+
+def _lies_in(value: str, root: str) -> bool:
+    value, root = _local(value), _local(root)
+    if _URL.match(value) or "::" in value or _URL.match(root):
+        is_plain = ".." not in value and "::" not in value
+        return is_plain and f"{value}/".startswith(f"{root.rstrip('/')}/")
+    resolved = _resolved(value)
+    return resolved is not None and resolved.is_relative_to(Path(root).expanduser().resolve())
+
+
+def _local(value: str) -> str:
+    """Return the path of a `file://` URL; other values unchanged."""
+    return unquote(urlsplit(value).path) if value.startswith("file://") else value
+
+
+def _resolved(value: str) -> Path | None:
+    """Return a local path without links and `..`; None if it is relative or invalid."""
+    try:
+        path = Path(value).expanduser()
+        return path.resolve() if path.is_absolute() else None
+    except (OSError, RuntimeError, ValueError):  # no such user, links in a circle, a null byte
+        return None
+
+
+def _shown(value: str) -> str:
+    return value if _URL.match(value) else str(_resolved(value) or value)
+
+
+def _absolute(value: str | None) -> str | None:
+    if value is None or _URL.match(value) or value.startswith("~"):
+        return value
+    return str(Path(value).absolute())
