@@ -102,7 +102,7 @@ def test_nothing_is_written_without_a_change_or_an_editor(headrace_home, edit, m
 
 
 def test_a_file_of_the_user_is_edited_in_place(headrace_home, edit, tmp_path):
-    content = load_site("laptop").model_dump(mode="json", exclude={"is_fenced"})
+    content = load_site("laptop").model_dump(mode="json", by_alias=True, exclude={"is_fenced"})
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
     (tmp_path / "link.yaml").symlink_to("mine.yaml")
     edit("", shell="sed -i s/disk/dusk/ $1")
