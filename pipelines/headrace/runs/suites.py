@@ -125,6 +125,7 @@ def further_points(
 ) -> tuple[tuple[Point, ...], int]:
     """Return the points that words add to a suite, and how many trials; see `ask_for_more`."""
     from headrace.recipe.fence import opened
+    from headrace.recipe.untrusted_overrides import check_figures
     from headrace.steps.context import resolved  # lists of runs do without these
     from headrace.suites.points import added_points
 
@@ -138,8 +139,10 @@ def further_points(
         Trial(number=row.number, name=row.name, values=row.values, group=row.group) for row in rows
     )
     source = _Content.validate_json(folder.source.read_bytes())
-    takes_figures = is_from_outside and not site.is_fenced
-    return added_points(recipe, source, site, tuple(known), words, takes_figures=takes_figures)
+    further, num_trials = added_points(recipe, source, site, known, words)
+    if is_from_outside and not site.is_fenced:
+        check_figures(further, [row.values for row in rows])
+    return further, num_trials
 
 
 def has_more_to_do(run: RunFolder, step_kind: str = "suite") -> bool:

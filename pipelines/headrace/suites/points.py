@@ -23,7 +23,6 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.recipe.suite import MAX_TRIALS, SuiteSpec
 from headrace.recipe.targets import check_targets
-from headrace.recipe.untrusted_overrides import check_figures
 from headrace.suites.axes import (
     Axis,
     Condition,
@@ -261,10 +260,8 @@ def added_points(
     recipe: Recipe,
     source: Mapping[str, Any],
     site: Site,
-    known: Sequence[Trial],
+    known: Iterable[Trial],
     words: Sequence[str],
-    *,
-    takes_figures: bool = False,
 ) -> tuple[tuple[Point, ...], int]:
     """Points of words such as `model.lr=0.1,0.2` and `seed=3`: every combination.
 
@@ -274,7 +271,6 @@ def added_points(
         site: Where it runs.
         known: Trials that it has.
         words: What is different from its recipe.
-        takes_figures: Whether it takes figures only, besides values that its trials have.
 
     Returns:
         The points, and the number of their trials: each has all seeds and folds of the suite, if it
@@ -286,8 +282,6 @@ def added_points(
     """
     axes = _axes(words)
     points = tuple(joined(parts) for parts in itertools.product(*axes))
-    if takes_figures:
-        check_figures(points, [trial.values for trial in known])
     trial_recipe(source, points[0])
     maker = TrialMaker(recipe, known)
     check_trials(source, axes, site, maker)

@@ -205,7 +205,6 @@ REFUSED = [
     "model.note=[1,c]",
     "train.init_from=/etc/passwd",
     "model._target_=os.system",
-    "train.script=/etc/x.py",
     "trainer.precision=bf16-mixed",
 ]
 
