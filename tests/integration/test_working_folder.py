@@ -69,6 +69,20 @@ def test_a_run_imports_nothing_of_the_working_folder(
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_a_target_in_the_working_folder_is_used_and_nothing_else_of_it(
+    place: Place, here: Poisoned
+) -> None:
+    """Without `code`; modules of Python and of packages come first, whatever lies there."""
+    text = (CODE / "blob_models.py").read_text()
+    (here.folder / "own_blobs.py").write_text(text)
+    model = {"_target_": "own_blobs.BlobModel", "notes": str(place.home)}
+    place.write_recipe("blobs", code=[], model=model, evaluate={"split": "val"})
+    done = place.run("blobs")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert here.imported == set()
+    assert f"{here.folder}/signal.py is hidden by " in done.stderr
+
+
 def test_code_of_the_recipe_replaces_no_module_of_python_or_a_package(
     place: Place, tmp_path: Path
 ) -> None:

@@ -1,9 +1,9 @@
-"""Makes objects of `_target_`, only as the site allows.
+"""Make objects of `_target_`: of all names for runs from a terminal, else of what the site allows.
 
-Users who start runs must not be able to call arbitrary code. So a target is one of these: a class
-of a framework, of a kind that fits its key; a name defined in a package that the site lists, or in
-a module of the recipe's `code` folders (which the site must allow); or a name that the site lists
-in full. All targets of a configuration are checked before the first is called.
+Users who start runs without a shell must not be able to call arbitrary code. So a target of a
+fenced run is one of these: a class of a framework, of a kind that fits its key; a name defined in a
+package that the site lists, or in a module of the recipe's `code` folders (which the site must
+allow); or a name that the site lists in full. All targets are checked before the first is called.
 """
 
 from __future__ import annotations

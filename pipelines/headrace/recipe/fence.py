@@ -1,7 +1,7 @@
 """The fence: which paths, URLs and code a recipe may name, by the door of its requester.
 
 Users who may trigger runs without a shell have not the rights of the account that runs them: they
-reach what the site lists. A terminal is a shell of that account and has no fence.
+reach what the site lists. A terminal is a shell of that account: all is open.
 """
 
 from __future__ import annotations
@@ -81,14 +81,16 @@ def with_code_beside(recipe: Recipe, folder: Path) -> Recipe:
 
     A folder that other accounts may change is not added; a warning gives the reason.
     """
-    targets = targets_of(recipe).items()
-    found = [use for key, target in targets for use in uses(key, target.as_config())]
-    tops = {use.name.partition(".")[0] for use in found}
+    found = (uses(key, each.as_config()) for key, each in targets_of(recipe).items())
+    tops = {use.name.partition(".")[0] for each in found for use in each}
     known = [Path(each).expanduser() for each in recipe.code]
-    lacking = [top for top in tops if not any(_has(each, top) for each in known)]
-    if not any(_has(folder, top) and not _is_installed(top, folder) for top in lacking):
+    lacking = [top for top in sorted(tops) if not any(_module(each, top) for each in known)]
+    needed = [
+        file for top in lacking if (file := _module(folder, top)) and not _is_installed(top, folder)
+    ]
+    if not needed:
         return recipe
-    if problem := problem_of(folder):
+    if problem := next(filter(None, map(problem_of, (folder, *needed))), ""):
         warn_once(f"Modules in {folder} are not used: {problem}. To use them, name it in 'code'")
         return recipe
     return recipe.model_copy(update={"code": (*recipe.code, str(folder))})
@@ -102,9 +104,10 @@ def _is_installed(top: str, folder: Path) -> bool:
     return any(not Path(place).is_relative_to(folder) for place in places)
 
 
-def _has(folder: Path, top: str) -> bool:
-    """Whether a folder holds a top-level module."""
-    return (folder / f"{top}.py").is_file() or any((folder / top).glob("*.py"))
+def _module(folder: Path, top: str) -> Path | None:
+    """Return the file or folder of a top-level module in a folder; None if there is none."""
+    places = (folder / f"{top}.py", folder / top)
+    return next((each for each in places if each.is_file() or any(each.glob("*.py"))), None)
 
 
 def absolute(recipe: Recipe) -> Recipe:

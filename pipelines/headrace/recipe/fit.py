@@ -37,7 +37,7 @@ def check_packing(recipe: Recipe, site: Site) -> None:
     role = _role(recipe, site, key, recipe.packing_role)
     check_places(recipe, site)
     check_targets(recipe, site, only="dataset.reader")
-    check_reader(recipe, role)
+    check_reader(recipe, role, listed_by(site))
 
 
 def check_role(recipe: Recipe, site: Site) -> None:

@@ -30,6 +30,8 @@ BUILT_IN = Path(__file__).parent / "builtin"
 
 
 _ERRORS: dict[str, type[UserError]] = {"recipes": RecipeError, "sites": SiteError}
+_WHOLE = frozenset(("folder", "roles", "tiers"))
+"""Keys of a whole site; a file with fewer changes the built-in site of its name."""
 
 
 def available(kind: str) -> dict[str, Path]:
@@ -82,7 +84,7 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
         overrides: `key=value` with dotted keys, as in `trainer.max_epochs=3`. As in Hydra,
             `+key=value` adds a key that must not be there, `~key` takes one out that must.
 
-    A recipe that is given by its path gets its folder as `code` if targets need modules there.
+    The folder of the file is added to `code` if targets need modules there.
 
     Raises:
         RecipeError: No such recipe, a wrong key or a wrong value.
@@ -93,8 +95,8 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
     path, origin, config = _changed(name_or_path, overrides)
     content = {"name": path.stem, **_without_variables(config, origin)}
     recipe = parse(Recipe, content, origin)
-    is_given = name_or_path.endswith((".yaml", ".yml"))
-    return with_code_beside(recipe, path.absolute().parent) if is_given else recipe
+    is_of_run = path.suffix == ".json"
+    return recipe if is_of_run else with_code_beside(recipe, path.absolute().parent)
 
 
 def source_of(name_or_path: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -128,6 +130,8 @@ def with_kept(source: Mapping[str, Any], loaded: Recipe, kept: Recipe) -> dict[s
     for change in differences(loaded, kept):
         if change.after and not change.key.startswith("suite"):
             apply(config, Override("", change.key, json.loads(change.after)))
+    if kept.code:  # with the folders that were added
+        apply(config, Override("", "code", list(kept.code)))
     content = OmegaConf.to_container(config, resolve=False)
     return cast("dict[str, Any]", content)
 
@@ -166,13 +170,33 @@ def _without_variables(config: Any, origin: str) -> dict[str, Any]:
 def load_site(name_or_path: str, user: str | None = None) -> Site:
     """Load and validate a site, for a user of Airflow or the account of this process: `for_user`.
 
+    A file with the name of a built-in site that lacks `folder`, `roles` or `tiers` is merged into
+    that site: mappings key by key, other values replaced.
+
     Raises:
         SiteError: No such site, a wrong key or a wrong value, or it is not for this user.
     """
     path = locate("sites", name_or_path)
-    content = _resolved(_read(path, str(path), SiteError), str(path), SiteError)
+    content = _resolved(_site_content(path, name_or_path), str(path), SiteError)
     site = for_user(parse(Site, {"name": path.stem, **content}, str(path)), user)
-    return site.model_copy(update={"folder": str(expanded(site.folder))})
+    if not site.is_fenced and path.suffix != ".json":
+        warn_once(f"'is_fenced' in {path} has no effect: it depends on who asks for a run.")
+    return site.model_copy(update={"folder": str(expanded(site.folder)), "is_fenced": True})
+
+
+def _site_content(path: Path, asked: str) -> Any:
+    """Return the content of a site's file, merged into the built-in site that it changes."""
+    from omegaconf import OmegaConf
+
+    config, built_in = _read(path, str(path), SiteError), BUILT_IN / "sites" / path.name
+    if path == built_in or not built_in.is_file():
+        return config
+    changes = OmegaConf.to_container(config, resolve=False) or {}
+    is_whole = not isinstance(changes, dict) or changes.keys() >= _WHOLE
+    if asked == path.stem and (is_whole or path.parent != home() / "sites"):
+        warn_once(f"The site '{asked}' is {'' if is_whole else 'changed by '}{path}.")
+    with _blaming(path, str(path), SiteError):
+        return config if is_whole else OmegaConf.merge(_read(built_in, "", SiteError), changes)
 
 
 def site_now(name_or_path: str) -> Site:
@@ -218,8 +242,9 @@ def locate(folder: str, name_or_path: str) -> Path:
     found = [(file, problem) for file, problem in _files(folder) if file.stem == name_or_path]
     for file, problem in found:
         if not problem:
-            if file != (last := found[-1][0]) and last.is_relative_to(BUILT_IN):
-                warn_once(f"The {singular} '{name_or_path}' is {file}, not the built-in one.")
+            built_in = BUILT_IN / "recipes" / file.name  # `load_site` has its own warning
+            if folder == "recipes" and file != built_in and built_in.is_file():
+                warn_once(f"The recipe '{name_or_path}' is {file}, not the built-in one.")
             return file
         warn_once(f"{file} is not used: {problem}. To use it, give its path instead of its name.")
     names = available(folder)

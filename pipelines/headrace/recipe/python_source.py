@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from importlib import invalidate_caches
-from importlib.machinery import PathFinder, SourceFileLoader
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -114,10 +114,11 @@ class Definition:
 
 
 class SourceCode:
-    """Modules that are read from some folders, first match wins."""
+    """Modules of some folders, then of other finders of this process if it `finds_installed`."""
 
-    def __init__(self, folders: Sequence[Path]) -> None:
-        self._folders = [str(folder) for folder in folders]
+    def __init__(self, folders: Sequence[Path], *, finds_installed: bool = False) -> None:
+        self.folders = [str(folder) for folder in folders]
+        self._finds_installed = finds_installed
         invalidate_caches()
 
     def definition(self, name: str) -> Definition | None:
@@ -137,10 +138,10 @@ class SourceCode:
                 return None
         return None
 
-    def has_module(self, top: str) -> bool:
-        """Whether a top-level module is installed here, or lies in one of the folders."""
-        in_folders = PathFinder.find_spec(top, self._folders)
-        return in_folders is not None or find_spec(top) is not None
+    def find(self, top: str) -> ModuleSpec | None:
+        """Return the specification of a top-level module; None if there is none."""
+        found = PathFinder.find_spec(top, self.folders)
+        return found or (find_spec(top) if self._finds_installed else None)
 
     def derives_from(self, found: Definition, name: str) -> bool | None:
         """Whether a class is one of that name or has it among its bases; None if unknown.
@@ -219,6 +220,9 @@ class SourceCode:
             bindings = module.bindings.get(rest[0], [])
         except (OSError, ValueError, RecursionError):  # it cannot be read here
             return None
+        stars = [each for each in module.bindings.get("*", ()) if isinstance(each, ast.ImportFrom)]
+        if not bindings and len(stars) == 1:
+            return f"{module.imported(stars[0], '*')[:-1]}{'.'.join(rest)}"
         if len(rest) > 1 or len(bindings) != 1 or bindings[0] not in module.tree.body:
             return None  # of a class, or bound in a branch
         node = bindings[0]
@@ -229,9 +233,9 @@ class SourceCode:
     def _module_of(self, parts: Sequence[str]) -> tuple[_Module | None, Sequence[str]]:
         """The longest module that a name begins with, and the rest of the name."""
         module: _Module | None = None
-        folders: Sequence[str] | None = self._folders
+        folders: Sequence[str] | None = self.folders
         for index, part in enumerate(parts):
-            spec = PathFinder.find_spec(part, folders)
+            spec = PathFinder.find_spec(part, folders) if index else self.find(part)
             if spec is None:
                 return module, parts[index:]
             if not isinstance(spec.loader, SourceFileLoader) or spec.origin is None:

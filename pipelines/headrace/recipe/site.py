@@ -350,8 +350,8 @@ class Site(Settings):
     """Who may run anything here: users, and teams of `teams.yaml` as `@team`. Under Airflow those
     who trigger DAG runs, in a terminal accounts. Null: everybody."""
     is_fenced: bool = True
-    """Whether a run may use only the code and places that the next four keys allow. False for runs
-    from a terminal: its user has the rights of the account. Without effect in a site's file."""
+    """Whether a run may use only the code and places that the next four keys allow; false for runs
+    from a terminal, whose user has the rights of the account. Without effect in a site's file."""
     allowed_targets: Texts = ("headrace.data.transforms", "headrace.examples.digits_model")
     """Classes and functions that a recipe's `_target_` may name besides classes of PyTorch,
     TorchMetrics and Lightning that belong where it stands: whole names, and packages of others.

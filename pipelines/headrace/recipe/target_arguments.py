@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import iter_modules
 
 from headrace.errors import TargetError, nearest, shortened, warn_once
 from headrace.recipe.python_source import Definition, Signature, SourceCode, hidden, installed
@@ -48,11 +50,11 @@ _OF_DETECTION = {
 _NUMBERS = re.compile(r"\s*[-+.eE]*\d[-+.\deE]*\s*(,\s*[-+.eE]*\d[-+.\deE]*\s*)+")
 
 
-def check_reader(recipe: Recipe, role: Role) -> None:
-    """Refuse a reader that cannot be called with its arguments."""
+def check_reader(recipe: Recipe, role: Role, listed: Sequence[str] | None = ()) -> None:
+    """Refuse a reader that cannot be called with its arguments; `listed` as `check_arguments`."""
     reader = targets_of(recipe).get("dataset.reader")
     if reader is not None:
-        _check(uses("dataset.reader", reader.as_config(), is_whole=False), recipe, role)
+        _check(uses("dataset.reader", reader.as_config(), is_whole=False), recipe, role, listed)
 
 
 def check_arguments(recipe: Recipe, role: Role, listed: Sequence[str] | None = ()) -> None:
@@ -141,7 +143,8 @@ def _check(
 
 def source_code(recipe: Recipe, role: Role) -> SourceCode:
     """Return the source code that targets of a recipe are imported from, as far as it is here."""
-    return SourceCode([*(installed() if is_as_here(role) else ()), *_code(recipe)])
+    here = installed() if is_as_here(role) else ()
+    return SourceCode([*here, *_code(recipe)], finds_installed=bool(here))
 
 
 def _code(recipe: Recipe) -> tuple[Path, ...]:
@@ -159,11 +162,14 @@ def is_as_here(role: Role) -> bool:
 def _check_module(use: TargetUse, code: SourceCode) -> None:
     """Refuse a name whose package is neither installed nor in a code folder."""
     top = use.name.partition(".")[0]
-    if not code.has_module(top):
+    if code.find(top) is None and all(Path(each).is_dir() for each in code.folders):
+        names = {each.name for each in iter_modules([str(Path.cwd()), *code.folders])}
+        near = get_close_matches(top, names, n=1, cutoff=0.75)
         raise TargetError(
-            f"{use.key} is '{use.name}', and no module '{top}' was found",
-            "Correct the name, install its package, or name the folder that holds it in 'code' of "
-            "the recipe. Modules beside the recipe and in the working folder need no 'code'.",
+            f"{use.key} is '{use.name}', and no module is called '{top}'",
+            f"{f'Did you mean {near[0]!r}? ' if near else ''}Correct the name, install its "
+            "package, or name its folder in 'code' of the recipe. Modules beside the recipe and in "
+            "the working folder need no 'code'.",
         )
 
 

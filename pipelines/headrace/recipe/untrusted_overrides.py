@@ -7,7 +7,7 @@ values are passed on to other code, `RULES` say what an override may set.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
@@ -98,6 +98,21 @@ def check_from_outside(overrides: Sequence[str]) -> None:
                 "From Airflow no targets are taken, for arguments of targets plain values, for "
                 "those of callbacks, loggers and Lightning's Trainer numbers, true and false, and "
                 "no options of PyTorch's compiler. Write it into a recipe file.",
+            )
+
+
+def check_figures(points: Iterable[Mapping[str, Any]], known: Iterable[Mapping[str, Any]]) -> None:
+    """Refuse points that a user without a shell may not add to a suite from a terminal.
+
+    The suite's recipe may pass text to any code: of text, only `known` values of a key are valid.
+    """
+    used = {f"{key}={value!r}" for point in known for key, value in point.items()}
+    for key, value in (each for point in points for each in point.items()):
+        if not _fits(Rule.FIGURES, (), value) and f"{key}={value!r}" not in used:
+            raise RecipeError(
+                f"'{key}' is {shortened(repr(value))}, and the suite was started in a terminal",
+                f"From Airflow it takes {Rule.FIGURES.value}, and values that its trials have. Add "
+                "others in a terminal: headrace suite add.",
             )
 
 

@@ -123,21 +123,26 @@ def ask_for_more(
 def further_points(
     record: RunRecord, words: Sequence[str], by: Actor | None = None
 ) -> tuple[tuple[Point, ...], int]:
-    """Return the points that words add to a suite, and their number of trials."""
+    """Return the points that words add to a suite, and how many trials; see `ask_for_more`."""
     from headrace.recipe.fence import opened
+    from headrace.recipe.untrusted_overrides import check_figures
     from headrace.steps.context import resolved  # lists of runs do without these
     from headrace.suites.points import added_points
 
     folder = RunFolder(Path(record.folder))
     recipe, site = resolved(folder)
-    if by is not None and by.through == AIRFLOW:
+    is_from_outside = by is not None and by.through == AIRFLOW
+    if is_from_outside:
         site = site.model_copy(update={"roles": opened(site, is_from_terminal=False).roles})
     rows = open_ledger().trials(record.run_id, limit=MAX_TRIALS)
     known = (
         Trial(number=row.number, name=row.name, values=row.values, group=row.group) for row in rows
     )
     source = _Content.validate_json(folder.source.read_bytes())
-    return added_points(recipe, source, site, known, words)
+    further, num_trials = added_points(recipe, source, site, known, words)
+    if is_from_outside and not site.is_fenced:
+        check_figures(further, [row.values for row in rows])
+    return further, num_trials
 
 
 def has_more_to_do(run: RunFolder, step_kind: str = "suite") -> bool:

@@ -185,7 +185,7 @@ MISTAKES = (
     ),
     Mistake(
         what="not a …",
-        hint="Derive it from",
+        hint="Wrap it in a",
         given={"recipe.model._target_": "MODULE.NoModule", "recipe.model.width": None},
         followed=(
             {
@@ -194,6 +194,30 @@ MISTAKES = (
                 )
             },
         ),
+    ),
+    Mistake(
+        what="not a …",
+        hint="Derive it from",
+        given={"recipe.trainer.callbacks": [{"_target_": "MODULE.NoModule"}]},
+        followed=(
+            {
+                "../code/MODULE.py": CODE.replace(
+                    "NoModule: ...", "NoModule(lightning.pytorch.callbacks.Callback): ..."
+                ).replace("class", "import lightning.pytorch\n\n\nclass", 1)
+            },
+        ),
+    ),
+    Mistake(
+        what=", and no module is called '",
+        hint="Correct the name, install its package",
+        given={"terminal": True, "recipe.model._target_": "mime.Model"},
+        followed=({"recipe.model._target_": "MODULE.Model"}, {"../code/mime.py": CODE}),
+    ),
+    Mistake(
+        what="and the suite was started in a terminal",
+        hint="Add others in a terminal: headrace suite add",
+        given={"points": [{"model.name": "b"}]},
+        followed=({"points": [{"model.name": "a"}]}, {"points": [{"model.width": [8, None]}]}),
     ),
     Mistake(
         what="The site does not allow the target",

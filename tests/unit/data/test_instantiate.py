@@ -220,6 +220,44 @@ def test_special_keys_of_the_wrong_type_are_refused(config, words):
         instantiate(config, SITE, "model.x")
 
 
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("model", "lightning.pytorch.demos.boring_classes.BoringModel"),
+        ("model", "lightning.pytorch.demos.boring_classes.BoringModel.load_from_checkpoint"),
+        ("model.x", "torch.nn.functional.relu"),
+        ("model.x", "torch.nn.modules.module.functools.partial"),
+        ("model.x", "json.JSONDecoder.decode"),
+        ("model.x", "lightning.pytorch.callbacks.ModelCheckpoint"),
+        ("trainer.callbacks[0]", "lightning.pytorch.callbacks.weight_averaging.EMAWeightAveraging"),
+        ("trainer.loggers[0]", "lightning.pytorch.loggers.WandbLogger"),
+        ("evaluate.figures.f", "torch.nn.Identity"),
+        ("dataset.reader", "torch.load"),
+        ("train.function", "os.system"),
+    ],
+)
+def test_in_a_terminal_every_name_that_can_be_imported_is_allowed(key, name):
+    assert callable(resolved(name, Allowed(listed=None), key))
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "words"),
+    [
+        ("model", "torch.nn.Linear", "Wrap it in a lightning.pytorch.LightningModule"),
+        ("trainer.callbacks[0]", "torch.nn.Linear", "Derive it from lightning.pytorch.callbacks"),
+        ("model", "torch.nn.Lineer", "Did you mean 'Linear'"),
+        ("model", "json.JSONDecoder.decod", "Did you mean 'decode'"),
+        ("model", "jsn.JSONDecoder", "Install it"),
+        ("model", "json.decodr.JSONDecoder", "Did you mean 'decoder'"),
+    ],
+)
+def test_in_a_terminal_a_wrong_name_or_kind_is_said_to_be_that(key, name, words):
+    with pytest.raises(TargetError) as caught:
+        resolved(name, Allowed(listed=None), key)
+    assert words in caught.value.hint
+    assert "allow" not in str(caught.value)
+
+
 def test_a_typo_names_the_nearest():
     with pytest.raises(TargetError, match="does not exist") as caught:
         resolved("headrace.data.transforms.ScaleToUnti")

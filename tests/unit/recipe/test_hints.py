@@ -10,11 +10,12 @@ import pytest
 import yaml
 
 from headrace.errors import HeadraceError
+from headrace.recipe.fence import opened
 from headrace.recipe.fit import check_packing, check_training
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.overrides import check_size
 from headrace.recipe.teams import check_user
-from headrace.recipe.untrusted_overrides import check_from_outside
+from headrace.recipe.untrusted_overrides import check_figures, check_from_outside
 from support.hints import Mistake, State, hints_of, stale, uncovered
 from support.mistakes import recipes
 
@@ -37,6 +38,8 @@ class Folder:
             "overrides": [],
             "user": None,
             "outside": False,
+            "terminal": False,
+            "points": [],
             "packed": False,
         }
         self.content: dict[str, Any] = {
@@ -105,6 +108,9 @@ class Folder:
         site = load_site(str(self.at / "site.yaml"), self.asked["user"])
         if self.asked["user"]:
             check_user(site, self.asked["user"])
+        check_figures(self.asked["points"], [{"model.name": "a"}])
+        if self.asked["terminal"]:
+            site = opened(site, is_from_terminal=True)
         check_packing(recipe, site)
         if self.asked["packed"]:
             assert recipe.named_dataset

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import traceback
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -15,6 +18,7 @@ from headrace.errors import RecipeError, SiteError, UserError
 from headrace.files.atomic import write_json, write_record
 from headrace.recipe import yaml_text
 from headrace.recipe.base import Target
+from headrace.recipe.difference import flattened
 from headrace.recipe.interpolation import with_environment
 from headrace.recipe.load import (
     BUILT_IN,
@@ -24,6 +28,7 @@ from headrace.recipe.load import (
     locate,
     parse,
     recipe_from,
+    site_now,
     source_of,
     with_kept,
     written,
@@ -534,3 +539,90 @@ def test_a_damaged_record_is_refused(tmp_path, text):
     file.write_text(text)
     with pytest.raises(RecipeError, match=r"recipe\.json"):
         load_recipe(str(file))
+
+
+_TIER = {"budget": None, "reserve": None, "keep": None}
+
+
+def own_site(home: Path, text: str, name: str = "laptop") -> Path:
+    file = home / "sites" / f"{name}.yaml"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        ("", {}),
+        ("# roles: {gpu: {ranks_per_node: 8}}\n", {}),
+        ("limits: {}\n", {}),
+        ("roles: {gpu: {ranks_per_node: 1}}", {"roles.gpu.ranks_per_node": 1}),
+        ("limits:\n  max_leases: 5\n", {"limits.max_leases": 5}),
+        ("folder: /big\nallowed_code: [/opt]", {"folder": "/big", "allowed_code": ["/opt"]}),
+        (
+            "tiers: [{name: nvme, folder: /nvme}]\nroles: {cpu: {nodes: 3}}",
+            {"tiers": [{**_TIER, "name": "nvme", "folder": "/nvme"}], "roles.cpu.nodes": 3},
+        ),
+        ("roles: {big: {nodes: 7}}", {"roles.big.nodes": 7}),
+        ("folder: ${oc.env:PWD}/x", {"folder": f"{os.environ.get('PWD')}/x"}),
+    ],
+)
+def test_a_small_file_of_the_user_changes_a_built_in_site(headrace_home, text, changes, caplog):
+    built_in = flattened(load_site("laptop"))
+    file = own_site(headrace_home, text)
+    for asked in ("laptop", str(file)):
+        now = flattened(load_site(asked))
+        assert {key: json.loads(now[key]) for key in changes} == changes
+        assert {key for key, value in built_in.items() if now[key] != value} <= changes.keys()
+    assert site_now("laptop") == load_site("laptop")
+    assert caplog.messages == []
+
+
+def test_a_whole_file_replaces_a_built_in_site(headrace_home, caplog):
+    whole = {
+        "folder": "/x",
+        "roles": {"gpu": {"kind": "gang"}},
+        "tiers": [{"name": "a", "folder": "/a"}],
+    }
+    file = own_site(headrace_home, yaml.safe_dump(whole))
+    assert load_site("laptop").roles.keys() == {"gpu"}
+    assert caplog.messages == [f"The site 'laptop' is {file}."]
+
+
+def test_a_change_of_a_site_in_the_working_folder_is_told(tmp_path, monkeypatch, caplog):
+    tmp_path.chmod(0o755)
+    file = own_site(tmp_path, "limits: {max_leases: 3}")
+    file.chmod(0o644)
+    file.parent.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    assert load_site("laptop").limits.max_leases == 3
+    assert caplog.messages == [f"The site 'laptop' is changed by {file}."]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("rolez: {}", "laptop.yaml: unknown key 'rolez'"),
+        ("roles: 3", "laptop.yaml: roles"),
+        ("roles: {gpu: 3}", "laptop.yaml: roles.gpu"),
+        ("- 1", "laptop.yaml holds a list, not a mapping"),
+        ("a: [", "laptop.yaml cannot be read"),
+        ("7", "laptop.yaml"),
+    ],
+)
+def test_a_change_that_cannot_be_used_is_told_with_its_file(headrace_home, text, words):
+    file = own_site(headrace_home, text)
+    with pytest.raises(SiteError, match=re.escape(words)) as caught:
+        load_site("laptop")
+    assert str(file) in str(caught.value)
+    load_site("slurm-dev")
+
+
+def test_a_site_of_the_user_alone_is_whole_or_refused(headrace_home):
+    own_site(headrace_home, "", "mine")
+    with pytest.raises(SiteError, match=r"mine\.yaml: the key 'folder' is missing"):
+        load_site("mine")
+    own_site(headrace_home, "folder: /x", "mine")
+    with pytest.raises(SiteError, match="roles"):
+        load_site("mine")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,7 @@ STOP = "lightning.pytorch.callbacks.EarlyStopping"
         (
             model("mine.FromElsewhere", size=1),
             "'model' is the class mine.FromElsewhere, not a LightningModule",
-            "Derive it from lightning.pytorch.LightningModule.",
+            "Wrap it in a lightning.pytorch.LightningModule that has training_step",
         ),
         (
             part("torch.nn.functional.relu", _partial_=True),
@@ -220,7 +221,7 @@ def test_a_target_that_cannot_be_made_is_told(code, changes, what, hint):
         model("mine.Typed", rate=[0.1, 0.2], part="1,2"),
         {"trainer": {"extra": {"limit_train_batches": 0.5, "profiler": "simple"}}},
         model("mine.Plain", unknown=1),
-        model("mine.Mixed", unknown=1),
+        part("mine.Mixed", unknown=1),
         model("mine.Decorated", unknown=1),
         model("mine.ByMeta", unknown=1),
         model("mine.Twice", unknown=1),
@@ -281,6 +282,80 @@ def test_nodes_with_other_packages_are_not_judged_by_these_but_own_code_is(code,
     check_arguments(recipe_of(code, **model("broken.Model")), there)
     with pytest.raises(TargetError, match="no argument 'wrong'"):
         check_arguments(recipe_of(code, **model("mine.Model", wrong=1)), there)
+
+
+class Editable:
+    """Finds one package as the finders of `pip install -e` do: nothing is on the module path."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> object:
+        return spec_from_file_location(name, self.file) if name == self.file.parent.name else None
+
+
+def test_a_package_of_an_editable_install_is_read_as_others_are(
+    code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "elsewhere" / "my_timm"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("from .factory import create_model\n")
+    (package / "factory.py").write_text("def create_model(kind, width=3): ...\n")
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Editable(package / "__init__.py")])
+    check_arguments(recipe_of(code, **model("my_timm.create_model", kind="x")), Role(), None)
+    for name, given, words in (
+        ("my_timm.creat_model", {}, "'my_timm.creat_model' does not exist.*\n.*'create_model'"),
+        ("my_timm.create_model", {"knd": 1}, "no argument 'knd'"),
+        ("my_tim.create_model", {}, "no module is called 'my_tim'"),
+    ):
+        with pytest.raises(TargetError, match=words):
+            check_arguments(recipe_of(code, **model(name, **given)), Role(), None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what", "hint"),
+    [
+        (model("other.Base", size=1), "not a LightningModule", "Wrap it in a"),
+        (model("torch.nn.Linear"), "is the class torch.nn.Linear, not a Li", "Wrap it in a"),
+        (
+            model("mime.Model"),
+            "no module is called 'mime'",
+            "Correct the name, install its package",
+        ),
+        (
+            model("ligtning.pytorch.X"),
+            "no module is called 'ligtning'",
+            "Did you mean 'lightning'?",
+        ),
+        (model("torch.optim.AdmW"), "'torch.optim.AdmW' does not exist", "mean 'AdamW'?"),
+    ],
+)
+def test_in_a_terminal_a_wrong_name_or_kind_is_said_to_be_that(code, changes, what, hint):
+    with pytest.raises(TargetError) as caught:
+        check_arguments(recipe_of(code, **changes), Role(), None)
+    assert what in caught.value.what
+    assert hint in caught.value.hint
+    assert "allow" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        model("mine.Model.load_from_checkpoint", checkpoint_path="x"),
+        model("lightning.pytorch.demos.boring_classes.BoringModel"),
+        part("torch.nn.functional.relu", _partial_=True),
+        part("os.system", command="true"),
+        {"trainer": {"loggers": [{"_target_": "lightning.pytorch.loggers.WandbLogger"}]}},
+        {"dataset": {"name": "d", "source": "/d", "reader": {"_target_": "mine.Model.read"}}},
+    ],
+)
+def test_in_a_terminal_names_of_any_package_pass(code, changes):
+    check_arguments(recipe_of(code, **changes), Role(), None)
+
+
+def test_code_that_only_nodes_have_is_not_judged_here() -> None:
+    recipe = recipe_of(Path("/of/the/nodes"), **model("on_the_nodes.Model"))
+    check_arguments(recipe, Role(), None)
 
 
 def test_the_arguments_of_a_reader_are_told_before_packing(code):

@@ -46,9 +46,8 @@ RUN_ANYTHING = {
     ],
 )
 def test_commands_cannot_be_named(override):
-    recipe = load_recipe("digits", [override])
     with pytest.raises(TargetError):
-        check_training(recipe, load_site("laptop"))
+        check_training(load_recipe("digits", [override]), load_site("laptop"))
 
 
 def test_a_reader_is_judged_when_only_packing_is_asked_for():

@@ -92,7 +92,7 @@ def test_an_ended_run_that_is_asked_for_again_belongs_to_who_asks(headrace_home)
 )
 def test_what_does_not_fit_the_site_is_refused_at_once(headrace_home, overrides, error, words):
     with pytest.raises(error) as caught:
-        make_run(overrides=overrides)
+        make_run(overrides=overrides, owner=AIRFLOW)
     assert words in caught.value.what
     assert caught.value.hint
     assert open_ledger().runs() == ()
@@ -114,8 +114,11 @@ def test_code_of_an_allowed_folder_may_be_named(headrace_home, tmp_path):
     )
     named = {"site": str(site), "overrides": (f"code=[{code}]", "model._target_=mine.Model")}
     assert make_run(**named).recipe.model is not None
+    wrong = {**named, "overrides": (f"code=[{code}]", "model._target_=theirs.Model")}
+    with pytest.raises(TargetError, match="no module is called 'theirs'"):
+        make_run(**wrong)
     with pytest.raises(TargetError, match=f"'theirs.Model' at model\n.*modules in {code}"):
-        make_run(**{**named, "overrides": (f"code=[{code}]", "model._target_=theirs.Model")})
+        make_run(**wrong, owner=AIRFLOW)
 
 
 def test_a_site_folder_that_cannot_be_written_is_named(headrace_home, tmp_path, monkeypatch):
