@@ -100,6 +100,7 @@ def check_names(dataset: DatasetSpec, samples: SampleTable) -> list[str]:
     cases = _pairs(classes, str.casefold)
     nothing = (name for name in classes if name.casefold() in _NO_VALUE)
     notes = [f"class '{name}' may mean that there is none" for name in nothing]
+    notes += [f"all samples are of one class, '{classes[0]}'"] if len(classes) == 1 else []
     notes += [f"classes {one!r} and {other!r} differ only in case" for one, other in cases]
     return notes + [
         f"split '{name}' is not the split '{known}'"

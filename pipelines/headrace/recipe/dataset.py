@@ -29,7 +29,7 @@ VALIDATION = "val"
 
 SourceFormat = Literal[
     "auto", "files", "tar", "webdataset", "hdf5", "parquet", "huggingface", "csv", "jsonl",
-    "function",
+    "function", "npz",
 ]  # fmt: skip
 """Forms of raw samples; `auto` finds out."""
 
@@ -39,8 +39,8 @@ _INCLUDED = (
 
 
 _OF_SOURCES = (
-    "format", "fields", "labels", "index", "label_field", "group_field", "split_field", "reader",
-    "split_folders", "folds",
+    "format", "fields", "labels", "index", "path_field", "label_field", "group_field",
+    "split_field", "reader", "split_folders", "folds",
 )  # fmt: skip
 """Keys that say nothing about a packed dataset, unless they have their defaults."""
 
@@ -85,7 +85,8 @@ class DatasetSpec(Settings):
     """Folder or S3 prefix of an already packed dataset; no lease is asked for to pack then."""
     format: SourceFormat = "auto"
     """What lies in `source`: one file a sample, tar files of such files, WebDataset shards, HDF5
-    files, Parquet files, what Hugging Face's `save_to_disk` wrote, or files for `reader`."""
+    files, Parquet files, what Hugging Face's `save_to_disk` wrote, files for `reader`, or `.npz`
+    files whose rows are samples."""
     include: Globs = tuple(f"**/*.{suffix}" for suffix in _INCLUDED)
     """Glob patterns, relative to `source`, of the files (also those in tar files) that count; where
     rows are samples, of the files that hold them (all, when it is left out). Left out, `.txt` files
@@ -100,8 +101,10 @@ class DatasetSpec(Settings):
     folders for files and tar files, `cls` for WebDataset, the one `ClassLabel` of Hugging Face,
     else nowhere."""
     index: Place | None = None
-    """Index file below `source` (CSV, JSONL or Parquet) with a column `path`; columns `label`,
-    `group` and `split` mean that, others become fields."""
+    """Index file (CSV, JSONL or Parquet) with a column `path`, below `source` or by its whole path;
+    columns `label`, `group` and `split` mean that, others become fields."""
+    path_field: str | None = None
+    """Column of an index that names the files; null: `path`, or else `file_name`."""
     label_field: str | None = None
     """Column, HDF5 dataset or WebDataset key that is the label; of an index: `label`."""
     label_kind: Literal["class", "value"] = "class"
@@ -119,8 +122,8 @@ class DatasetSpec(Settings):
     """Whether folders named train, val or test (`Training`, `valid`, `val_images`, …) are splits:
     all samples must lie in one, or none counts. null: they are if that is clear."""
     reader: Target | None = None
-    """Function of yours that makes a dict of fields out of the path of a local file; the site must
-    allow it."""
+    """Function of yours that makes a dict of fields out of the path of a local file, or several;
+    the site must allow it."""
     splits: dict[Name, Fraction] = {"train": 0.8, "val": 0.1, "test": 0.1}
     """Share of the samples in each split; must add up to 1. Their order means nothing."""
     stratify: bool = True
@@ -167,6 +170,8 @@ class DatasetSpec(Settings):
     def _check_labels(self) -> None:
         if self.labels == "index" and self.index is None:
             raise ValueError("labels: index needs 'index', the name of the index file")
+        if self.path_field is not None and self.index is None:
+            raise ValueError("'path_field' is a column of 'index', the index file: name that, too")
         if self.labels == "folders" and self.index is not None:
             raise ValueError("both an index file and labels from folders are named; keep one")
         if self.labels == "field" and self.label_field is None:

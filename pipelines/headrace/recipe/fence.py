@@ -129,12 +129,6 @@ def _located(spec: EvaluateSpec) -> EvaluateSpec:
 
 def check_places(recipe: Recipe, site: Site) -> None:
     """Refuse a recipe that leads where the site does not let it, links followed; opens nothing."""
-    index = None if recipe.dataset is None else recipe.dataset.index
-    if index is not None and (index.startswith("/") or ".." in Path(index).parts):
-        raise RecipeError(
-            f"dataset.index is '{index}', which lies outside of dataset.source",
-            "Write its path below dataset.source.",
-        )
     for key, value, lists in _places(recipe) if site.is_fenced else ():
         roots = [root for name in lists for root in getattr(site, name)]
         if key in _WEIGHTS:  # those of the site's own runs, which are read as such only
@@ -153,6 +147,9 @@ def _places(recipe: Recipe) -> Iterator[_Place]:
         value = getattr(getattr(recipe, section), name, None)
         if value is not None:
             yield f"{section}.{name}", value, lists
+    index = recipe.dataset.index if recipe.dataset else None
+    if index is not None and _LEADS.match(index):
+        yield "dataset.index", index, _READ
     for file in recipe.evaluate.files if recipe.evaluate else ():
         yield "evaluate.checkpoint", file, _BOTH
     for argument in recipe.train.args:

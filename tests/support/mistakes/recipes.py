@@ -299,12 +299,6 @@ MISTAKES = (
         followed=({"recipe.train.role": "gpu"},),
     ),
     Mistake(
-        what="which lies outside of dataset.source",
-        hint="Write its path below dataset.source",
-        given={"recipe.dataset.index": "/data/l.csv", "recipe.dataset.labels": "index"},
-        followed=({"recipe.dataset.index": "l.csv"},),
-    ),
-    Mistake(
         what="does not let recipes go",
         hint="For more, write into the site: ",
         given={"recipe.dataset.source": "/data/raw"},

@@ -310,9 +310,9 @@ MISTAKES = (
     ),
     Mistake(
         what="which is not below the source folder",
-        hint="Put the index file into the source",
+        hint="Write its path below the source folder, or its whole path",
         given={**INDEXED, "../l.csv": ROWS, "dataset.index": "../l.csv"},
-        followed=({"l.csv": ROWS, "dataset.index": "l.csv"},),
+        followed=({"l.csv": ROWS, "dataset.index": "l.csv"}, {"dataset.index": "AT/l.csv"}),
     ),
     Mistake(
         what="The index file",
@@ -405,5 +405,11 @@ MISTAKES = (
         hint="keep one",
         given={**reader("good"), "dataset.fields": {"x": "*.dat"}},
         followed=({"dataset.fields": None}, {"dataset.reader": None, **NONE}),
+    ),
+    Mistake(
+        what="but the reader yields several samples of",
+        hint="Leave dataset.index out",
+        given={**reader("several"), "l.csv": "path\n1.dat\n2.dat\n", "dataset.index": "l.csv"},
+        followed=({"dataset.index": None},),
     ),
 )

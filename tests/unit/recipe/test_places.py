@@ -121,8 +121,8 @@ def test_other_places_are_refused_with_the_line_to_write(site, override, key, li
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("dataset.index=/etc/passwd.csv", "outside of dataset.source"),
-        ("dataset.index=../../etc/x.csv", "outside of dataset.source"),
+        ("dataset.index=/etc/passwd.csv", "does not let recipes go"),
+        ("dataset.index=../../etc/x.csv", "does not let recipes go"),
         (f"trainer.loggers=[{{_target_: {CSV}, save_dir: $HOME/x}}]", "no path"),
         (f"trainer.loggers=[{{_target_: {CSV}, name: /}}]", "no path"),
     ],

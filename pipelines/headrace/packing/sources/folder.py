@@ -29,6 +29,9 @@ from headrace.packing.sources.tars import TarStore
 from headrace.recipe.dataset import DatasetSpec
 from headrace.recipe.globs import matcher
 
+_ANNOTATIONS = (".json", ".xml", ".csv", ".tsv", ".jsonl")
+_UNREAD = "files left out may be annotations: only a table is read, which dataset.index names"
+
 
 class FolderSource(Source):
     """Files below a folder or prefix."""
@@ -42,9 +45,8 @@ class FolderSource(Source):
         self.fields = fields
         self._place = place
         self._spec = spec
-        self._index = (
-            Index(spec, place, every=self._takes_columns) if spec.index is not None else None
-        )
+        every = self._takes_columns
+        self._index = None if spec.index is None else Index(spec, place, access, every=every)
         untold = spec.index is None and spec.label_field is None
         self._by_folders = spec.labels == "folders" or (spec.labels == "auto" and untold)
         self._patterns = patterns_of(spec.fields)
@@ -68,6 +70,7 @@ class FolderSource(Source):
         else:
             listed, prefix = _included(self._place, self._spec, self._index, check), ""
             self.fields = self._fields_of(listed)
+            listed = self._expanded(listed, check)
         if self._index is not None:
             listed = self._index.matched(listed)
             self.fields = _with_columns(self.fields, self._index)
@@ -77,7 +80,9 @@ class FolderSource(Source):
         )
         if self._index is not None:
             self.notes += self._index.notes
-            self._place.left_out[suffix_of(self._index.path)] -= 1
+            self._place.left_out.subtract(filter(None, [suffix_of(self._index.path)]))
+        elif any(map(self._place.left_out.get, _ANNOTATIONS)):
+            self.notes += (_UNREAD,)
         self.notes += left_out(self._place.left_out)
         has_classes = listed.column("label") is not None
         no_second_label([each.name for each in self.fields], has_classes)
@@ -111,6 +116,11 @@ class FolderSource(Source):
         if _are_archives(refs):
             return _archives(refs, contents, tuple(field.name for field in fields))
         return values_of(refs, contents, fields)
+
+    def _expanded(self, listed: SampleTable, check: Check | None) -> SampleTable:
+        """Return the samples of files, if these hold several."""
+        del check
+        return listed
 
     def _fields_of(self, listed: SampleTable) -> Fields:
         example = _one_kind(listed.iter_paths())
@@ -176,7 +186,7 @@ def _with_columns(fields: Fields, index: Index) -> Fields:
     both = [field.name for field in index.fields if field.name in names]
     if both:
         raise RecipeError(
-            f"Field '{both[0]}' comes from the files and from a column of {index.path}",
+            f"Field '{both[0]}' comes from the files and from a column of {index.name}",
             "Name the columns that count in dataset.fields, as in {text: 'column'}.",
         )
     return fields + index.fields

@@ -14,6 +14,7 @@ from headrace.errors import DataError, RecipeError
 from headrace.fields.field_kind import Value
 from headrace.files.manifest import ColumnNote
 from headrace.objects.protocol import StoredFile
+from headrace.objects.store import is_remote
 from headrace.packing.sample_table import (
     ROLES,
     SampleRef,
@@ -22,11 +23,12 @@ from headrace.packing.sample_table import (
     shown,
     strings,
 )
-from headrace.packing.samples import NOTHING, Fields, SourceField, Unreadable
+from headrace.packing.samples import NOTHING, Access, Fields, SourceField, Unreadable
 from headrace.packing.sources.arrow import ParquetSource
 from headrace.packing.sources.files import suffix_of
 from headrace.packing.sources.lines import CsvSource, JsonLinesSource
-from headrace.packing.sources.listing import LABEL, PATHS, path_column
+from headrace.packing.sources.listing import LABEL, PATHS
+from headrace.packing.sources.open import open_place
 from headrace.packing.sources.rows import RowSource
 from headrace.packing.sources.source_store import SourceStore, utf8_names
 from headrace.recipe.dataset import DatasetSpec
@@ -39,10 +41,12 @@ SUFFIXES = tuple(suffix for form in _FORMS for suffix in form.suffixes)
 class Index:
     """The index file that a recipe names: a table whose rows name the files of samples."""
 
-    def __init__(self, spec: DatasetSpec, place: SourceStore, *, every: bool = True) -> None:
+    def __init__(
+        self, spec: DatasetSpec, place: SourceStore, access: Access = NOTHING, *, every: bool = True
+    ) -> None:
         named = {name: column for name, column in spec.fields.items() if "*" not in column}
         self._place = place
-        self._file = _find(spec.index or "", place)
+        self._home, self._file = _find(spec.index or "", place, access)
         self._every = every and not named
         has_values = spec.labels != "none" and spec.label_kind == "value"
         needs_label = spec.labels in ("index", "field") or has_values
@@ -55,14 +59,14 @@ class Index:
                 "label_field": (spec.label_field or LABEL) if needs_label else spec.label_field,
             }
         )
-        self.name = f"{place.name}/{self._file.path}"
+        self.name = f"{self._home.name}/{self._file.path}"
         self.quarantined: Sequence[Unreadable] = ()
         self._rows = self._source(())
 
     @property
     def path(self) -> str:
-        """The file, below the source."""
-        return self._file.path
+        """The file, below the source; empty if it lies elsewhere."""
+        return self._file.path if self._home is self._place else ""
 
     @property
     def fields(self) -> Fields:
@@ -105,7 +109,7 @@ class Index:
 
     def _source(self, fields: Fields) -> RowSource:
         form = next(form for form in _FORMS if suffix_of(self._file.path) in form.suffixes)
-        place = SourceStore(self._place.store, self._file.path)
+        place = SourceStore(self._home.store, self._file.path)
         source = form(self._spec, place, fields, NOTHING)
         source.asked = source.asked.as_index(every=self._every)
         return source
@@ -121,7 +125,7 @@ class Index:
                 )
             paths = [
                 self._path(text, table, row)
-                for row, text in enumerate(table.texts(path_column(table.types)).to_pylist())
+                for row, text in enumerate(table.texts(self._column(table)).to_pylist())
             ]
             hashed = self._hashed(paths, table)
             with utf8_names(self.name):
@@ -149,9 +153,11 @@ class Index:
 
     def _path(self, text: str | None, table: Any, row: int) -> str:
         text = (text or "").strip()
-        path = PurePosixPath(text)
-        if path_column(table.types) == PATHS[1]:  # relative to the index
-            path = PurePosixPath(self._file.path).parent / text
+        path, folder = PurePosixPath(text), self._place.folder
+        if folder is not None and path.is_relative_to(folder):
+            text = str(path := path.relative_to(folder))
+        elif self._column(table) == PATHS[1]:  # relative to the index
+            path = PurePosixPath(self.path).parent / text
         is_outside = PureWindowsPath(text).is_absolute() or path.is_absolute()
         if not text or is_outside or ".." in path.parts:
             raise DataError(
@@ -160,6 +166,9 @@ class Index:
                 "Write paths relative to dataset.source, as in images/0001.png.",
             )
         return str(path)
+
+    def _column(self, table: Any) -> str:
+        return self._rows.asked.path_column(table.types)
 
     def _twice(self, paths: Sequence[str], path: str, table: Any) -> DataError:
         rows = [row for row, each in enumerate(paths) if each == path]
@@ -238,14 +247,17 @@ def _check_name(name: str) -> None:
         raise RecipeError(
             f"dataset.index is '{name}'", f"Valid: a file that ends with {', '.join(SUFFIXES)}."
         )
-    if path.is_absolute() or ".." in path.parts:
+    if ".." in path.parts:
         raise RecipeError(
             f"dataset.index is '{name}', which is not below the source folder",
-            "Put the index file into the source folder, and name it relative to that.",
+            "Write its path below the source folder, or its whole path.",
         )
 
 
-def _find(name: str, place: SourceStore) -> StoredFile:
+def _find(name: str, place: SourceStore, access: Access) -> tuple[SourceStore, StoredFile]:
+    if is_remote(name) or name.startswith(("/", "~")):  # its whole path
+        folder, _, name = name.rpartition("/")
+        place = open_place(folder or "/", access)
     path = PurePosixPath(name)
     found = place.stat(str(path))
     if found is None:
@@ -256,4 +268,4 @@ def _find(name: str, place: SourceStore) -> StoredFile:
             f"The index file {place.name}/{name} does not exist",
             f"Index files in {place.name}: {there or 'none'}.",
         )
-    return found
+    return place, found

@@ -44,7 +44,7 @@ from headrace.packing.sources.line_format import (
     line_ends,
     without_blank,
 )
-from headrace.packing.sources.listing import PATHS, path_column
+from headrace.packing.sources.listing import PATHS
 from headrace.packing.sources.row_container import (
     GONE,
     NO_NAME,
@@ -331,7 +331,8 @@ class LineSource(RowSource):
         return LineTable(text, self.lines(path), self._kinds, scanned)
 
     def list_samples(self, check: Check | None = None) -> SampleTable:
-        texts = {*PATHS, *self.asked.roles.values(), *self.asked.defaults.values()}
+        path = self.asked.path_column(PATHS)
+        texts = {*PATHS, path, *self.asked.roles.values(), *self.asked.defaults.values()}
         self._scans.clear()
         for file in self.containers(check):
             table: Any
@@ -349,7 +350,7 @@ class LineSource(RowSource):
                 logger.info("Column '%s' (%s) %s", name, self._kinds[name], remark(note))
         if self.asked.every and not self.asked.is_index:
             for path, scan in self._scans.items():
-                self._refuse_index(path, scan.texts[path_column(self._kinds)])
+                self._refuse_index(path, scan.texts[self.asked.path_column(self._kinds)])
         return super().list_samples(check)
 
     def type_notes(self, field: SourceField, values: Sequence[Any]) -> list[ColumnNote]:
@@ -362,7 +363,7 @@ class LineSource(RowSource):
         if first and self._is_file(f"{folder}/{first}".lstrip("/")):
             raise RecipeError(
                 f"The rows of {self._place.name}/{path} name files in their column "
-                f"'{path_column(self._kinds)}'",
+                f"'{self.asked.path_column(self._kinds)}'",
                 f"For these files set dataset.source to the folder of {name} and dataset.index to "
                 f"{name}; for the rows themselves name the columns in dataset.fields.",
             )

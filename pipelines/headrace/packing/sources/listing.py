@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -48,6 +48,8 @@ class Asked:
     is_index: bool = False
     every: bool = True
     """Whether columns that the recipe does not name are fields."""
+    path: str | None = None
+    """Column of an index that names files, if the recipe names it."""
 
     @classmethod
     def of(cls, spec: DatasetSpec) -> Asked:
@@ -73,11 +75,16 @@ class Asked:
             as_value=as_value,
             missing=spec.missing,
             every=not spec.fields,
+            path=spec.path_field,
         )
 
     def as_index(self, *, every: bool) -> Asked:
         """Return what is asked of an index; `every`: whether all other columns are fields."""
         return replace(self, is_index=True, every=every)
+
+    def path_column(self, types: Iterable[str]) -> str:
+        """Return the column of an index that names files."""
+        return self.path or (PATHS[1] if PATHS[1] in types and PATHS[0] not in types else PATHS[0])
 
     @property
     def named(self) -> list[str]:
@@ -125,11 +132,6 @@ class Chosen:
         }
 
 
-def path_column(types: Types) -> str:
-    """Return the column of an index that names files."""
-    return PATHS[1] if PATHS[1] in types and PATHS[0] not in types else PATHS[0]
-
-
 def choose(asked: Asked, rows: RowContainer, container: str, other: str = "") -> Chosen:
     """Return the columns that count, by the first container; `other` is another one's path.
 
@@ -167,7 +169,7 @@ def choose(asked: Asked, rows: RowContainer, container: str, other: str = "") ->
 
 def _check_named(asked: Asked, rows: RowContainer, name: str, other: str) -> None:
     """Refuse a container without a column that the recipe names."""
-    types, path = rows.types, path_column(rows.types)
+    types, path = rows.types, asked.path_column(rows.types)
     needed = dict.fromkeys([*([path] if asked.is_index else []), *asked.named, *asked.missing])
     missing = [column for column in needed if column not in types]
     if missing and rows.bad and not types:
@@ -185,7 +187,7 @@ def _check_named(asked: Asked, rows: RowContainer, name: str, other: str) -> Non
 def _other_columns(asked: Asked, roles: set[str], rows: RowContainer, name: str) -> dict[str, str]:
     """Return the columns that are fields by field, where the recipe names none."""
     if asked.is_index:
-        roles |= {path_column(rows.types), LABEL} - set(asked.fields.values())
+        roles |= {asked.path_column(rows.types), LABEL} - set(asked.fields.values())
     for column in rows.not_fields.keys() - roles:
         logger.info("Left out of %s: '%s' (%s)", name, column, rows.not_fields[column])
     found: dict[str, str] = {}

@@ -28,6 +28,7 @@ FORMS: dict[SourceFormat, str] = {
     "huggingface": "arrow.HuggingFaceSource",
     "csv": "lines.CsvSource",
     "jsonl": "lines.JsonLinesSource",
+    "npz": "arrays.NpzSource",
 }
 
 _CONTAINERS: dict[str, SourceFormat] = {
@@ -42,6 +43,9 @@ _CONTAINERS: dict[str, SourceFormat] = {
     ".ndjson": "jsonl",
 }
 """Form by the ending of files that hold many samples."""
+
+_ALONE: dict[str, SourceFormat] = {".npz": "npz"}
+"""Form of files that hold many samples if `dataset.source` names one itself."""
 
 _BESIDE: tuple[SourceFormat, ...] = ("csv", "jsonl")
 """Forms of files that often tell of others: taken only where nothing else is."""
@@ -90,6 +94,8 @@ def _form_of(spec: DatasetSpec, place: SourceStore) -> SourceFormat:
         return spec.format
     if spec.reader is not None:
         return "function"
+    if (alone := _ALONE.get(suffix_of(place.only))) is not None:
+        return alone
     found = _containers_of(spec, place)
     if len(found) > 1:
         first, second, *_ = sorted(found.values())
@@ -133,14 +139,14 @@ def open_place(source: str, access: Access = NOTHING) -> SourceStore:
     """
     if is_remote(source):
         prefix, _, only = source.rstrip("/").rpartition("/")
-        if suffix_of(only) in _CONTAINERS:
+        if suffix_of(only) in {*_CONTAINERS, *_ALONE}:
             return SourceStore(open_store(prefix, access.s3), only)
         refuse_file(source)
         return SourceStore(open_store(source, access.s3))
     path = Path(source.removeprefix("file://")).expanduser().absolute()
     if path.is_dir():
         return SourceStore(LocalStore(str(path), refuse_link))
-    if path.is_file() and suffix_of(path.name) in _CONTAINERS:
+    if path.is_file() and suffix_of(path.name) in {*_CONTAINERS, *_ALONE}:
         return SourceStore(LocalStore(str(path.parent), refuse_link), path.name)
     problem = "is a file, not a folder" if path.exists() else "does not exist"
     raise RecipeError(f"The source folder {path} {problem}", _right_source(path))

@@ -49,13 +49,13 @@ class SourceStore:
         """Folder or URL, for messages."""
         self.folder: Path | None = store.folder
         """The local folder in which samples are files; None for a URL."""
-        self._only = only
+        self.only = only
         self.left_out = Counter[str]()
         """Files that `listed` has left out, by ending; `hidden` are those of systems."""
 
     def names(self, check: Check | None = None) -> Iterator[str]:
         """Paths of all files whose names begin with no dot, in any order."""
-        if self._only:
+        if self.only:
             return (file.path for file in self._files(bool, check))
         return self._told(self.store.list_names(check))
 
@@ -122,9 +122,9 @@ class SourceStore:
             return self.store.open(path, version)
 
     def _files(self, wanted: Wanted, check: Check | None) -> Iterator[StoredFile]:
-        if not self._only:
+        if not self.only:
             yield from self.store.list_files(check, wanted)
-        elif wanted(self._only) and (file := self.store.stat(self._only)):
+        elif wanted(self.only) and (file := self.store.stat(self.only)):
             yield file
 
     def _told(self, found: Iterator[T]) -> Iterator[T]:

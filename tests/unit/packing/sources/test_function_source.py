@@ -27,9 +27,25 @@ def read(path, factor=1):
         raise SystemExit(3)
     if text == "other":
         return {"x": np.zeros(2)}
+    if text.startswith("many"):
+        return several(text)
+    if text == "listed":
+        return [{"x": np.zeros(2), "n": 1}, {"x": np.ones(2), "n": 2}]
+    if text.startswith("named"):
+        _, label, split = text.split()
+        label = {"none": None, "7": 7, "1.5": 1.5}.get(label, label)
+        return {"n": 1, "label": label, "group": np.int64(4), "split": split}
     if text == "list":
         return {"x": [1.0], "name": "a", "n": 1}
     return {"x": np.full((2, 2), float(text) * factor, ">f8"), "name": text, "n": np.int32(3)}
+
+def several(text):
+    array = np.zeros(2)
+    for number in range(int(text.split()[1])):
+        if "stops" in text and number == 2:
+            raise ValueError("stopped")
+        array[:] = number  # the same array again
+        yield {"x": array, "label": "ab"[number % 2], "split": "train" if number else "val"}
 """
 
 
@@ -37,7 +53,7 @@ def opened(
     tmp_path: Path, texts: list[str], s3: dict[str, str] | None = None, **dataset: Any
 ) -> tuple[Any, Any, Access]:
     code = tmp_path / "code"
-    code.mkdir(exist_ok=True)
+    code.mkdir(exist_ok=True, parents=True)
     module = f"reader_of_{tmp_path.name}"
     (code / f"{module}.py").write_text(READER)
     source = tmp_path / "raw"
@@ -182,3 +198,54 @@ def test_an_edited_reader_packs_anew(tmp_path, make_context, in_process):
     again = packed()
     assert not again["reused"]
     assert again["dataset"] != first["dataset"]
+
+
+def test_a_function_yields_many_samples(tmp_path: Path) -> None:
+    source, spec, access = opened(tmp_path, ["many 3", "many 0", "many 4 stops", "damaged"])
+    refs = source.list_samples()
+    assert [(ref.path, ref.label, ref.split) for ref in refs] == [
+        ("0.dat#000000", "a", "val"), ("0.dat#000001", "b", "train"),
+        ("0.dat#000002", "a", "train"), ("2.dat#000000", "a", "val"),
+        ("2.dat#000001", "b", "train"),
+    ]  # fmt: skip
+    assert source.sequential
+    assert [field.name for field in source.fields] == ["x"]
+    assert source.quarantined == [
+        Unreadable("2.dat#000002", "the reader raised ValueError: stopped"),
+        Unreadable("3.dat", "the reader raised ValueError: cannot read this"),
+    ]
+    worker = open_source(with_format(spec, access), access, source.fields)
+    order = [3, 1, 4, 0, 2]
+    values = list(worker.read(refs.take(np.array(order))))
+    assert [each["x"].tolist() for each in values] == [[n] * 2 for n in (0, 1, 1, 0, 2)]
+    (tmp_path / "raw" / "l.csv").write_text("path,label\n0.dat,7\n")
+    with pytest.raises(RecipeError, match="several samples of"):
+        opened(tmp_path, [], index="l.csv")[0].list_samples()
+
+
+def test_a_list_of_dicts_is_as_many_samples(tmp_path: Path) -> None:
+    source, _, _ = opened(tmp_path, ["listed", "1"])
+    refs = source.list_samples()
+    assert [ref.path for ref in refs] == ["0.dat#000000", "0.dat#000001", "1.dat"]
+    values = list(source.read(refs))
+    assert [each["n"] for each in values[:2]] == [1, 2]
+    assert values[2].reason == "the reader returned n, name, x in place of x, n"
+    with pytest.raises(RecipeError, match=r"returned NoneType for .*0\.dat\n.*or yield"):
+        opened(tmp_path / "none", ["many 0"])[0].list_samples()
+
+
+def test_label_group_and_split_of_a_function(tmp_path: Path) -> None:
+    texts = ["named 7 train", "named none train", "named 1.5 val", "named ü val"]
+    source, spec, access = opened(tmp_path, texts)
+    refs = source.list_samples()
+    assert [(ref.path, ref.label, ref.group, ref.split) for ref in refs] == [
+        ("0.dat", "7", "4", "train"), ("3.dat", "ü", "4", "val"),
+    ]  # fmt: skip
+    assert [each.reason for each in source.quarantined] == [
+        "label: it has no value", "the label is 1.5, which is neither text nor a whole number",
+    ]  # fmt: skip
+    worker = open_source(with_format(spec, access), access, source.fields)
+    assert list(worker.read(refs)) == [{"n": 1}, {"n": 1}]
+    source, _, _ = opened(tmp_path / "value", texts[:1], label_kind="value")
+    assert source.list_samples()[0].label is None
+    assert [field.name for field in source.fields] == ["n", "label"]

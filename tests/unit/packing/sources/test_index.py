@@ -289,3 +289,28 @@ def test_rows_of_an_index_that_cannot_be_read_are_named_as_rows(tmp_path: Path, 
         HeadraceError, match=r"None of the first 2 samples.*\n.*rows.*dataset.missing"
     ):
         packs(tmp_path / "in", spec)
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.jsonl", "t.parquet"])
+def test_columns_of_any_name_in_any_folder(tmp_path: Path, name: str) -> None:
+    folder = with_files(tmp_path / "source", "x/a.png", "b.png")
+    rows = [
+        {"Filename": str(folder / "x/a.png"), "Kind of": "cat", "n": 1},
+        {"Filename": "b.png", "Kind of": "dog", "n": 2},
+    ]
+    if name.endswith("sv"):
+        lines = [list(rows[0]), *(list(map(str, row.values())) for row in rows)]
+        mark = "," if name == "t.csv" else "\t"
+        (tmp_path / name).write_text("".join(mark.join(line) + "\n" for line in lines))
+    else:
+        write_index(tmp_path / name, rows)
+    more = {"path_field": "Filename", "label_field": "Kind of"}
+    spec = spec_of(folder, str(tmp_path / name), **more)
+    source, refs = listed(spec)
+    assert [(ref.path, ref.label) for ref in refs] == [("b.png", "dog"), ("x/a.png", "cat")]
+    assert [each["n"] for each in read_again(spec)] == [2, 1]
+    assert [field.name for field in source.fields] == ["image", "n"]
+    with pytest.raises(RecipeError, match="no column 'lost'"):
+        listed(spec_of(folder, str(tmp_path / name), path_field="lost", label_field="Kind of"))
+    with pytest.raises(ValueError, match="'path_field' is a column of 'index'"):
+        DatasetSpec(name="x", source=str(folder), path_field="Filename")

@@ -1,0 +1,168 @@
+"""Arrays whose first axis is the samples': rows of HDF5 files, and of `.npz` files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import DataError, RecipeError, UnreadableError
+from headrace.fields.array import decode_arrays, is_of_numbers
+from headrace.fields.field_kind import kind_named, kind_of_bytes
+from headrace.packing.samples import Fields, SourceField, Unreadable
+from headrace.packing.sources.arrow_columns import coded
+from headrace.packing.sources.files import damaged
+from headrace.packing.sources.row_container import Cell, ColumnOfRows, RowContainer
+from headrace.packing.sources.rows import RowSource
+from headrace.shards.foreign import ForeignColumn, ForeignFile
+
+
+class Arrays:
+    """Arrays of NumPy, read as the datasets of an HDF5 file are."""
+
+    def __init__(self, arrays: Mapping[str, Any]) -> None:
+        self._arrays = {name: each for name, each in arrays.items() if each.ndim}
+        alone = arrays.keys() - self._arrays.keys()
+        self.not_fields = dict.fromkeys(sorted(alone), "one value, not one per row")
+
+    def columns(self) -> Mapping[str, ForeignColumn]:
+        return {name: _column(each) for name, each in self._arrays.items()}
+
+    def num_bytes(self, path: str) -> int:
+        return int(self._arrays[path].nbytes)
+
+    def rows(self, path: str, rows: Sequence[int]) -> list[Any]:
+        return [str(cell) for cell in self._read(path, np.asarray(rows, np.int64))]
+
+    def numbers(self, path: str, rows: NDArray[np.int64]) -> NDArray[Any] | None:
+        dtype = self._arrays[path].dtype
+        if not is_of_numbers(dtype):
+            return None
+        return self._read(path, rows).astype(dtype.newbyteorder("="), copy=False)
+
+    def _read(self, path: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+        found: NDArray[Any] = self._arrays[path][rows]
+        return found
+
+
+def _column(array: Any) -> ForeignColumn:
+    dtype, ndim = np.dtype(array.dtype), array.ndim - 1
+    kind: Literal["value", "array", "text", "unknown"] = "unknown"
+    if is_of_numbers(dtype) and (ndim or dtype.kind != "c"):
+        kind = "array" if ndim else "value"
+    elif dtype.kind in "UT" and not ndim:
+        kind = "text"
+    return ForeignColumn(kind=kind, dtype=dtype.name, ndim=ndim, num_rows=array.shape[0])
+
+
+class ArrayRows(RowContainer):
+    """Rows of arrays; of those named, or of all if none is."""
+
+    def __init__(self, file: ForeignFile | Arrays, name: str, named: Sequence[str]) -> None:
+        self._file = file
+        self._name = name
+        self._named = named  # datasets that the recipe names; empty for all
+
+    @property
+    def parts(self) -> Mapping[int, int]:
+        wanted = [name for name in self._named if name in self._columns] or list(self._columns)
+        sizes = {name: self._columns[name].num_rows for name in wanted}
+        if len(set(sizes.values())) > 1:
+            listed = ", ".join(f"{name} {size:,}" for name, size in sorted(sizes.items()))
+            raise DataError(
+                f"The datasets of {self._name} have different numbers of rows: {listed}",
+                "Name those that count in dataset.fields.",
+            )
+        return {0: next(iter(sizes.values()))} if sizes else {}
+
+    @property
+    def not_fields(self) -> Mapping[str, str]:
+        return self._file.not_fields
+
+    @property
+    def types(self) -> Mapping[str, str]:
+        return {
+            name: f"{column.kind} of {column.dtype} with {column.ndim} axes a sample"
+            for name, column in self._columns.items()
+        }
+
+    def num_bytes(self, columns: Iterable[str]) -> int:
+        return sum(self._file.num_bytes(column) for column in columns)
+
+    def field(self, name: str, column: str) -> SourceField:
+        found = self._columns[column]
+        if found.kind == "unknown":
+            raise RecipeError(
+                f"Dataset '{column}' of {self._name} is of type {found.dtype}, which cannot be "
+                "packed",
+                "Name the datasets that count in dataset.fields.",
+            )
+        if found.kind == "bytes":
+            first = _as_bytes(self._file.rows(column, [0])[0]) if found.num_rows else b""
+            return SourceField(name, kind_of_bytes(first).name)
+        return SourceField(name, found.kind, dtype=found.dtype if found.kind == "value" else "")
+
+    def cells(self, columns: Iterable[str]) -> Mapping[str, Any]:
+        return {column: self._coded(column) for column in columns}
+
+    def columns(self, fields: Fields, part: int, rows: NDArray[np.int64]) -> Iterator[ColumnOfRows]:
+        for field in fields:
+            is_number = field.kind in ("value", "array")
+            found = self._file.numbers(field.column, rows) if is_number else None
+            if found is not None:
+                yield ColumnOfRows(found)
+                continue
+            cells: list[Any] = self._file.rows(field.column, rows.tolist())
+            if field.kind == "text":
+                cells = list(map(_as_text, cells))
+            elif bytes in kind_named(field.kind).types:
+                cells = [_as_bytes(cell) or Unreadable("", "it is empty") for cell in cells]
+            yield ColumnOfRows.of(cells)
+
+    def _coded(self, column: str) -> Any:
+        import pyarrow as pa
+
+        rows = np.arange(self._columns[column].num_rows)
+        cells: Any = self._file.numbers(column, rows)
+        if cells is None or cells.ndim != 1 or cells.dtype.kind == "c":
+            found = list(map(_as_text, self._file.rows(column, range(len(rows)))))
+            for row, cell in enumerate(found):
+                if isinstance(cell, Unreadable):
+                    raise damaged(self._name, "HDF5", f"row {row} of '{column}': {cell.reason}")
+            cells = [cell if isinstance(cell, str) else np.asarray(cell).tolist() for cell in found]
+        return coded(pa.array(cells))
+
+    @cached_property
+    def _columns(self) -> Mapping[str, ForeignColumn]:
+        return self._file.columns()
+
+
+def _as_text(cell: Any) -> Cell:
+    try:
+        return cell.decode() if isinstance(cell, bytes) else cell
+    except UnicodeDecodeError as error:
+        return Unreadable("", f"not UTF-8: {error}")
+
+
+def _as_bytes(cell: object) -> bytes:
+    return cell.tobytes() if isinstance(cell, np.ndarray) else b""
+
+
+class NpzSource(RowSource):
+    """Rows of the arrays of `.npz` files."""
+
+    form = "npz"
+    suffixes = (".npz",)
+    stays_open = True
+
+    def container(self, path: str, stream: BinaryIO, closing: ExitStack) -> RowContainer:
+        name = f"{self._place.name}/{path}"
+        try:
+            arrays = decode_arrays(stream.read())
+        except UnreadableError as error:
+            raise ValueError(str(error)) from error
+        return ArrayRows(Arrays(arrays), name, [] if self.asked.every else self.asked.named)
