@@ -37,6 +37,7 @@ NUM_TRIED = 100
 _CHUNK_BYTES = 4 * 2**10
 _MAX_CHUNK_BYTES = 16 * 2**20
 _NUM_SHOWN = 5
+_DEFAULT = PackField()
 
 
 @dataclass
@@ -268,7 +269,7 @@ def check_options(given: SourceField, pack: PackSpec) -> tuple[Kind, bool]:
     Raises:
         RecipeError: Its options are not for its kind, or contradict each other.
     """
-    options, key = pack.fields.get(given.name, PackField()), f"pack.fields.{given.name}"
+    options, key = _options(given, pack), f"pack.fields.{given.name}"
     kind = kind_named(given.kind).oriented(options.orientation)
     default = pack.images if "resize" in kind.options else kind.keep
     decode = (options.keep or default) == "decode"
@@ -302,10 +303,15 @@ def check_options(given: SourceField, pack: PackSpec) -> tuple[Kind, bool]:
     return kind, decode
 
 
+def _options(given: SourceField, pack: PackSpec) -> PackField:
+    options = pack.fields.get(given.name, _DEFAULT)
+    return options if options.mixed else options.model_copy(update={"mixed": given.mixed})
+
+
 def _first_rule(given: SourceField, pack: PackSpec) -> FieldRule:
     """Return a rule before an example is known: without a shape, with a dtype only if given."""
     kind, decode = check_options(given, pack)
-    options = pack.fields.get(given.name, PackField())
+    options = _options(given, pack)
     return FieldRule(
         info=_first_info(given, kind, options, decode=decode),
         kind=kind,

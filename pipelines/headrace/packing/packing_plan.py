@@ -40,7 +40,7 @@ _DATASET_KEYS = {
     "splits", "stratify", "split_seed", "folds", "fields", "format", "reader",
     "label_kind", "label_field",
 }  # fmt: skip
-_LATER_KEYS = {"missing", "encoding", "split_folders", "path_field"}
+_LATER_KEYS = {"missing", "encoding", "split_folders", "path_field", "query"}
 _PACK_KEYS = set(PackSpec.model_fields) - {"append", "max_quarantined", "target"}
 _NOT_HASHED: dict[str, Any] = {"fields": {"__all__": {"orientation"}}}
 """Images that may be turned are part of the code of a listing."""

@@ -18,6 +18,8 @@ ROLES = ("label", "group", "split")
 
 _AT_ONCE = 2**10  # samples that are objects at once
 _PLACE = "place_"
+CARRIED = "value_"
+"""What columns begin with that hold values of samples, which workers then need not read again."""
 _NUM_SHOWN = 5
 
 
@@ -83,7 +85,7 @@ class SampleTable(Sequence[SampleRef]):
         for name, column in columns.items():
             if pa.types.is_dictionary(column.type):
                 columns[name] = _compact(column)
-            elif pa.types.is_integer(column.type) and name != "version":
+            elif pa.types.is_integer(column.type) and not name.startswith(("version", CARRIED)):
                 columns[name] = narrow(column)
         return SampleTable(pa.table(columns), self.index_hash)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from headrace.fields.field_kind import Value
 from headrace.files.manifest import ColumnNote
@@ -35,6 +35,8 @@ class SourceField:
     """numpy name of the dtype of a `value`, such as `float32`; empty for other kinds."""
     encoding: str = ""
     """Encoding where the source knows it for all samples, such as `json` for text; else empty."""
+    mixed: Literal["ragged"] | None = None
+    """How arrays of other shapes are kept if the recipe does not say; None: as the kind says."""
     column: str = field(default="", compare=False)
     """Its column in the containers of rows."""
     type: str = field(default="", compare=False)

@@ -29,7 +29,7 @@ VALIDATION = "val"
 
 SourceFormat = Literal[
     "auto", "files", "tar", "webdataset", "hdf5", "parquet", "huggingface", "csv", "jsonl",
-    "function", "npz",
+    "function", "coco", "voc", "yolo", "npz", "zarr", "sql",
 ]  # fmt: skip
 """Forms of raw samples; `auto` finds out."""
 
@@ -40,7 +40,7 @@ _INCLUDED = (
 
 _OF_SOURCES = (
     "format", "fields", "labels", "index", "path_field", "label_field", "group_field",
-    "split_field", "reader", "split_folders", "folds",
+    "split_field", "query", "reader", "split_folders", "folds",
 )  # fmt: skip
 """Keys that say nothing about a packed dataset, unless they have their defaults."""
 
@@ -85,8 +85,8 @@ class DatasetSpec(Settings):
     """Folder or S3 prefix of an already packed dataset; no lease is asked for to pack then."""
     format: SourceFormat = "auto"
     """What lies in `source`: one file a sample, tar files of such files, WebDataset shards, HDF5
-    files, Parquet files, what Hugging Face's `save_to_disk` wrote, files for `reader`, or `.npz`
-    files whose rows are samples."""
+    files, Parquet files, what Hugging Face's `save_to_disk` wrote, files for `reader`, images with
+    annotations of COCO, Pascal VOC or YOLO, arrays of rows (`.npz`, Zarr), or a database."""
     include: Globs = tuple(f"**/*.{suffix}" for suffix in _INCLUDED)
     """Glob patterns, relative to `source`, of the files (also those in tar files) that count; where
     rows are samples, of the files that hold them (all, when it is left out). Left out, `.txt` files
@@ -102,7 +102,8 @@ class DatasetSpec(Settings):
     else nowhere."""
     index: Place | None = None
     """Index file (CSV, JSONL or Parquet) with a column `path`, below `source` or by its whole path;
-    columns `label`, `group` and `split` mean that, others become fields."""
+    columns `label`, `group` and `split` mean that, others become fields. Of annotations: a pattern
+    of their files."""
     path_field: str | None = None
     """Column of an index that names the files; null: `path`, or else `file_name`."""
     label_field: str | None = None
@@ -121,6 +122,9 @@ class DatasetSpec(Settings):
     split_folders: bool | None = None
     """Whether folders named train, val or test (`Training`, `valid`, `val_images`, …) are splits:
     all samples must lie in one, or none counts. null: they are if that is clear."""
+    query: str | None = None
+    """SELECT statement whose rows are the samples of a database of SQLite or DuckDB; only a
+    recipe's file may set it."""
     reader: Target | None = None
     """Function of yours that makes a dict of fields out of the path of a local file, or several;
     the site must allow it."""

@@ -20,6 +20,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.train import TrainerSpec
 
 _SPECIAL = re.compile(r"_(target|args|partial|recursive|convert|pairs)_")
+_QUERY = ("dataset", "query")
 _ANYTHING = (object, Any, JsonValue)
 
 
@@ -138,7 +139,7 @@ def _refused(parts: tuple[str, ...], value: object) -> Iterator[tuple[str, ...]]
     place = place_of(parts)
     rule = None if place is None else RULES[place.name]
     rest = () if place is None else place.rest
-    if _SPECIAL.search(f"{'.'.join(parts)}={value}") is not None:
+    if _SPECIAL.search(f"{'.'.join(parts)}={value}") is not None or parts == _QUERY:
         yield parts
     elif rule is Rule.KEYS and rest:
         yield from _refused(rest, value)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 import tarfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+
+import numpy as np
+import zarr
 
 from support.hints import Mistake
 from support.mistakes.files import (
@@ -45,6 +50,24 @@ def packed_tar(name: str, mode: str) -> Callable[[Path], None]:
             archive.add(at / "1.png", "cat/1.png")
 
     return make
+
+
+COCO = (
+    b'{"annotations": [], "images": [{"id": 1, "file_name": "1.png"}, '
+    b'{"id": 2, "file_name": "2.png"}]}'
+)
+
+
+def database(at: Path) -> None:
+    """Many rows, so that no random order is the same twice."""
+    (at / "source").mkdir(exist_ok=True)
+    with closing(sqlite3.connect(at / "source/a.db")) as connection, connection:
+        connection.execute("CREATE TABLE samples (x REAL)")
+        connection.executemany("INSERT INTO samples VALUES (?)", [(n / 2,) for n in range(100)])
+
+
+def group(at: Path) -> None:
+    zarr.open_group(str(at / "source/g"), mode="w").create_array("x", data=np.arange(4))
 
 
 MISTAKES = (
@@ -411,5 +434,61 @@ MISTAKES = (
         hint="Leave dataset.index out",
         given={**reader("several"), "l.csv": "path\n1.dat\n2.dat\n", "dataset.index": "l.csv"},
         followed=({"dataset.index": None},),
+    ),
+    # annotations, arrays and queries
+    Mistake(
+        what="', to annotate its images",
+        hint="Name the pattern of the annotations in dataset.index, or correct dataset.format",
+        given={**FLAT, "boxes": b'{"images": [], "annotations": []}', "dataset.format": "coco"},
+        followed=(
+            {"dataset.index": "boxes", "boxes": COCO},
+            {"dataset.format": "files", **NONE},
+        ),
+    ),
+    Mistake(
+        what="cannot be read as annotations of format ",
+        hint="Correct or remove it, or choose files by a pattern in dataset.index",
+        given={**FLAT, "a.json": COCO, "b.json": b"{}", "dataset.format": "coco"},
+        followed=({"b.json": None}, {"b.json": b"{}", "dataset.index": "a.json"}),
+    ),
+    Mistake(
+        what="but dataset.query is missing",
+        hint="Write a SELECT statement into dataset.query",
+        given={"": database, "dataset.source": "AT/source/a.db"},
+        followed=({"dataset.query": "SELECT * FROM samples"},),
+    ),
+    Mistake(
+        what="dataset.query cannot be run on",
+        hint="Write one SELECT statement that reads only this database",
+        given={"": database, "dataset.source": "AT/source/a.db", "dataset.query": "DROP TABLE t"},
+        followed=({"dataset.query": "SELECT CAST(x AS REAL) AS x FROM samples"},),
+    ),
+    Mistake(
+        what="gave other rows since the source folder was listed",
+        hint="a query needs ORDER BY for one order",
+        given={
+            "": database,
+            "dataset.source": "AT/source/a.db",
+            "dataset.query": "SELECT x FROM samples ORDER BY random()",
+        },
+        followed=({"dataset.query": "SELECT x FROM samples ORDER BY x"},),
+    ),
+    Mistake(
+        what="dataset.query is given, but",
+        hint="Leave it out, or set dataset.source to a database",
+        given={"": database, "1.npy": npy([1]), **NONE, "dataset.query": "SELECT x FROM samples"},
+        followed=({"dataset.query": None}, {"dataset.source": "AT/source/a.db"}),
+    ),
+    Mistake(
+        what="is not a database in a folder of this machine",
+        hint="set dataset.source to its file",
+        given={"": database, "dataset.format": "sql", "dataset.query": "SELECT x FROM samples"},
+        followed=({"dataset.source": "AT/source/a.db"},),
+    ),
+    Mistake(
+        what="is not a Zarr group in a folder of this machine",
+        hint="Set dataset.source to the folder of a group",
+        given={"": group, "dataset.format": "zarr"},
+        followed=({"dataset.source": "AT/source/g"},),
     ),
 )

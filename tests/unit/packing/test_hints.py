@@ -32,6 +32,7 @@ from support.mistakes.files import RUN
 MISTAKES = (*files.MISTAKES, *sources.MISTAKES, *rows.MISTAKES)
 
 INFORMATIONAL = {
+    "… needs the package …, which is not installed": "tests have all packages",
     "… is a file, not a folder": "test_a_compressed_file_in_a_store_is_no_folder follows it",
     "Pack again.": "only who deletes the folder of a pack while it runs comes to it",
     "See whether it may be read, and list again when nothing writes to the folder.": "tests run as "

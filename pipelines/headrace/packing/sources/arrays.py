@@ -1,28 +1,31 @@
-"""Arrays whose first axis is the samples': rows of HDF5 files, and of `.npz` files."""
+"""Arrays whose first axis is the samples': of `.npz` files, and of a Zarr group."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from typing import Any, BinaryIO, Literal
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from headrace.errors import DataError, RecipeError, UnreadableError
 from headrace.fields.array import decode_arrays, is_of_numbers
 from headrace.fields.field_kind import kind_named, kind_of_bytes
+from headrace.objects.protocol import Check, StoredFile
 from headrace.packing.samples import Fields, SourceField, Unreadable
 from headrace.packing.sources.arrow_columns import coded
-from headrace.packing.sources.files import damaged
+from headrace.packing.sources.files import damaged, is_zarr, package
 from headrace.packing.sources.row_container import Cell, ColumnOfRows, RowContainer
 from headrace.packing.sources.rows import RowSource
+from headrace.packing.sources.source_store import refuse_link
 from headrace.shards.foreign import ForeignColumn, ForeignFile
 
 
 class Arrays:
-    """Arrays of NumPy, read as the datasets of an HDF5 file are."""
+    """Arrays of NumPy or Zarr, read as the datasets of an HDF5 file are."""
 
     def __init__(self, arrays: Mapping[str, Any]) -> None:
         self._arrays = {name: each for name, each in arrays.items() if each.ndim}
@@ -45,7 +48,8 @@ class Arrays:
         return self._read(path, rows).astype(dtype.newbyteorder("="), copy=False)
 
     def _read(self, path: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-        found: NDArray[Any] = self._arrays[path][rows]
+        array = self._arrays[path]
+        found: NDArray[Any] = getattr(array, "oindex", array)[rows]
         return found
 
 
@@ -166,3 +170,59 @@ class NpzSource(RowSource):
         except UnreadableError as error:
             raise ValueError(str(error)) from error
         return ArrayRows(Arrays(arrays), name, [] if self.asked.every else self.asked.named)
+
+
+class ZarrSource(RowSource):
+    """Rows of the arrays of a Zarr group, and of the groups in it."""
+
+    form = "zarr"
+    suffixes = ()
+    stays_open = True
+
+    def containers(self, check: Check | None = None) -> Sequence[StoredFile]:
+        folder = self._place.folder
+        if folder is None or not is_zarr(folder):
+            raise RecipeError(
+                f"{self._place.name} is not a Zarr group in a folder of this machine",
+                "Set dataset.source to the folder of a group, or copy it there.",
+            )
+        num_bytes, state = 0, xxhash.xxh3_128()
+        for path in sorted(folder.rglob("*")):
+            name = str(path.relative_to(folder))
+            if path.is_symlink():
+                refuse_link(folder, name)
+            if path.is_file():
+                found = path.stat()
+                num_bytes += found.st_size
+                state.update(f"{name!r} {found.st_size} {found.st_mtime_ns}\n".encode())
+        return [StoredFile("zarr", num_bytes, state.hexdigest())]
+
+    @contextmanager
+    def open_rows(self, path: str, version: str) -> Iterator[RowContainer]:
+        if self.containers()[0].version != version:
+            raise DataError(
+                f"{self._place.name} was written to since the source folder was listed",
+                "Pack again when nothing writes to the source folder any more.",
+            )
+        with self._naming(path):
+            zarr = package("zarr", self._place.name)
+            arrays = dict(_arrays_in(zarr.open_group(str(self._place.folder), mode="r")))
+            self.notes = tuple(_gaps(arrays))
+            named = [] if self.asked.every else self.asked.named
+            yield ArrayRows(Arrays(arrays), self._place.name, named)
+
+
+def _arrays_in(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the arrays of a group, those of groups in it as `group/name`."""
+    for name, array in group.arrays():
+        yield f"{prefix}{name}", array
+    for name, inner in group.groups():
+        yield from _arrays_in(inner, f"{prefix}{name}/")
+
+
+def _gaps(arrays: Mapping[str, Any]) -> Iterator[str]:
+    """Yield notes on arrays that lack stored chunks."""
+    for name, array in arrays.items():
+        lacking = array.nchunks - array.nchunks_initialized
+        if lacking:
+            yield f"{name}: {lacking:,} chunks are not stored, and read as {array.fill_value}"

@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import PurePosixPath
@@ -50,7 +51,7 @@ class ParquetSource(RowSource):
     stays_open = True
 
     def container(self, path: str, stream: BinaryIO, closing: ExitStack) -> RowContainer:
-        rows = _ParquetRows(stream)
+        rows = ParquetRows(stream)
         closing.callback(rows.close)
         return rows
 
@@ -130,8 +131,11 @@ class _ArrowTable(RowContainer):
         return {field.name: str(field.type) for field in self._schema}
 
     def field(self, name: str, column: str) -> SourceField:
-        kind = self._schema.field(column).type
-        return field_of_type(name, column, kind, lambda: self._first(column))
+        kind, marks = self._schema.field(column).type, self._schema.field(column).metadata or {}
+        if b"json" in marks:
+            return SourceField(name, "text", encoding="json")
+        found = field_of_type(name, column, kind, lambda: self._first(column))
+        return replace(found, mixed="ragged") if b"ragged" in marks else found
 
     def class_names(self, column: str) -> Sequence[str]:
         return _class_names(self._schema.metadata).get(column, [])
@@ -140,7 +144,7 @@ class _ArrowTable(RowContainer):
     def _first(self, column: str) -> object: ...
 
 
-class _ParquetRows(_ArrowTable):
+class ParquetRows(_ArrowTable):
     """Rows of row groups; of these no more than a piece is in memory."""
 
     def __init__(self, stream: BinaryIO) -> None:

@@ -131,7 +131,9 @@ def numbers_of(array: Any) -> NDArray[Any]:
     if len(lengths) > 1:
         raise UnreadableError(f"its lists are of different lengths: {lengths}")
     inner = numbers_of(array.flatten())
-    return inner.reshape(len(array), *(lengths or [0]), *inner.shape[1:])
+    return inner.reshape(
+        len(array), *(lengths or [getattr(array.type, "list_size", 0)]), *inner.shape[1:]
+    )
 
 
 def field_of_type(name: str, column: str, kind: Any, first: Any) -> SourceField:

@@ -6,6 +6,9 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 from headrace.errors import DataError, RecipeError
 from headrace.fields.field_kind import Kind, kind_of_suffix
@@ -90,6 +93,11 @@ def is_text_sample(path: str) -> bool:
     return suffix_of(path) == ".txt" and not _ABOUT.fullmatch(path.rpartition("/")[2])
 
 
+def is_zarr(folder: Path) -> bool:
+    """Whether a folder is a group of Zarr, of format 3 or 2."""
+    return (folder / "zarr.json").is_file() or (folder / ".zgroup").is_file()
+
+
 def chosen(spec: DatasetSpec) -> tuple[str, ...]:
     """Patterns of the containers that count; empty when the recipe names none."""
     standard = DatasetSpec.model_fields["include"].default
@@ -172,3 +180,18 @@ def refuse_paths(spec: DatasetSpec, form: str, label: str) -> None:
             "Leave it out; name their own columns in dataset.label_field, group_field and "
             "split_field.",
         )
+
+
+def package(name: str, source: str) -> Any:
+    """Return a package that reads a source.
+
+    Raises:
+        RecipeError: It is not installed.
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise RecipeError(
+            f"{source} needs the package {name}, which is not installed",
+            f"Install it on this machine and the workers: `pip install 'headrace[{name}]'`.",
+        ) from error

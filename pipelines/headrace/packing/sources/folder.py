@@ -30,7 +30,7 @@ from headrace.recipe.dataset import DatasetSpec
 from headrace.recipe.globs import matcher
 
 _ANNOTATIONS = (".json", ".xml", ".csv", ".tsv", ".jsonl")
-_UNREAD = "files left out may be annotations: only a table is read, which dataset.index names"
+_UNREAD = "files may be annotations: dataset.format (coco, voc, yolo) or dataset.index reads them"
 
 
 class FolderSource(Source):
@@ -45,9 +45,8 @@ class FolderSource(Source):
         self.fields = fields
         self._place = place
         self._spec = spec
-        every = self._takes_columns
-        self._index = None if spec.index is None else Index(spec, place, access, every=every)
-        untold = spec.index is None and spec.label_field is None
+        self._index = self._index_of(access)
+        untold = self._index is None and spec.label_field is None
         self._by_folders = spec.labels == "folders" or (spec.labels == "auto" and untold)
         self._patterns = patterns_of(spec.fields)
 
@@ -80,8 +79,8 @@ class FolderSource(Source):
         )
         if self._index is not None:
             self.notes += self._index.notes
-            self._place.left_out.subtract(filter(None, [suffix_of(self._index.path)]))
-        elif any(map(self._place.left_out.get, _ANNOTATIONS)):
+            self._place.left_out.subtract(map(suffix_of, self._index.paths))
+        if self._index is None and any(map(self._place.left_out.get, _ANNOTATIONS)):
             self.notes += (_UNREAD,)
         self.notes += left_out(self._place.left_out)
         has_classes = listed.column("label") is not None
@@ -100,6 +99,11 @@ class FolderSource(Source):
         """Whether samples are whole `.npy` files."""
         kinds = [field.kind for field in self.fields]
         return kinds == ["array"] and not self._patterns and not _are_archives(refs)
+
+    def _index_of(self, access: Access) -> Index | None:
+        if self._spec.index is None:
+            return None
+        return Index(self._spec, self._place, access, every=self._takes_columns)
 
     def _num_own(self, refs: Sequence[SampleRef]) -> int:
         """How many of the fields are files, not columns of the index."""
@@ -158,7 +162,7 @@ def _joined(file: Values | Unreadable, row: Values | Unreadable) -> Values | Unr
 def _included(
     place: SourceStore, spec: DatasetSpec, index: Index | None, check: Check | None
 ) -> SampleTable:
-    skipped = index.path if index is not None else ""
+    skipped = index.paths if index is not None else frozenset[str]()
     for matches in (matcher(spec.include), *(() if chosen(spec) else (is_text_sample,))):
         found = place.listed(partial(_is_wanted, matches, skipped), check)
         if found:
@@ -177,8 +181,8 @@ def _included(
     )
 
 
-def _is_wanted(matches: Callable[[str], bool], skipped: str, path: str) -> bool:
-    return path != skipped and matches(path)
+def _is_wanted(matches: Callable[[str], bool], skipped: frozenset[str], path: str) -> bool:
+    return path not in skipped and matches(path)
 
 
 def _with_columns(fields: Fields, index: Index) -> Fields:

@@ -11,11 +11,11 @@ from urllib.parse import unquote
 import xxhash
 
 from headrace.errors import DataError, RecipeError
-from headrace.fields.field_kind import Value
 from headrace.files.manifest import ColumnNote
 from headrace.objects.protocol import StoredFile
 from headrace.objects.store import is_remote
 from headrace.packing.sample_table import (
+    CARRIED,
     ROLES,
     SampleRef,
     SampleTable,
@@ -23,13 +23,13 @@ from headrace.packing.sample_table import (
     shown,
     strings,
 )
-from headrace.packing.samples import NOTHING, Access, Fields, SourceField, Unreadable
+from headrace.packing.samples import NOTHING, Access, Fields, SourceField, Unreadable, Values
 from headrace.packing.sources.arrow import ParquetSource
 from headrace.packing.sources.files import suffix_of
 from headrace.packing.sources.lines import CsvSource, JsonLinesSource
 from headrace.packing.sources.listing import LABEL, PATHS
 from headrace.packing.sources.open import open_place
-from headrace.packing.sources.rows import RowSource
+from headrace.packing.sources.rows import RowSource, samples_of
 from headrace.packing.sources.source_store import SourceStore, utf8_names
 from headrace.recipe.dataset import DatasetSpec
 
@@ -46,7 +46,7 @@ class Index:
     ) -> None:
         named = {name: column for name, column in spec.fields.items() if "*" not in column}
         self._place = place
-        self._home, self._file = _find(spec.index or "", place, access)
+        self._home, self._file = self._found(spec, access)
         self._every = every and not named
         has_values = spec.labels != "none" and spec.label_kind == "value"
         needs_label = spec.labels in ("index", "field") or has_values
@@ -64,9 +64,9 @@ class Index:
         self._rows = self._source(())
 
     @property
-    def path(self) -> str:
-        """The file, below the source; empty if it lies elsewhere."""
-        return self._file.path if self._home is self._place else ""
+    def paths(self) -> frozenset[str]:
+        """The files that hold the rows, below the source; none if they lie elsewhere."""
+        return frozenset([self._file.path] if self._home is self._place else [])
 
     @property
     def fields(self) -> Fields:
@@ -84,26 +84,32 @@ class Index:
         self._check_match(listed.paths, rows.paths, rows.column("label") is not None)
         lacking = strings([each.path for each in self.quarantined])
         listed = SampleTable(listed.table.filter(_are_none_of(listed.paths, lacking)))
+        carried = [name for name in rows.table.column_names if name.startswith(CARRIED)]
         matched = SampleTable.of(
             path=rows.paths,
             bytes=listed.column("bytes"),
             version=listed.column("version").cast("large_string"),  # the pack key is of texts
             places=[*listed.places, *rows.places],
-            **{role: rows.column(role) for role in ROLES},
+            **{name: rows.column(name) for name in (*ROLES, *carried)},
         )
         return replace(matched, index_hash=hashed)
 
     def values(
         self, fields: Sequence[SourceField], refs: Sequence[SampleRef]
-    ) -> Iterator[dict[str, Value] | Unreadable]:
+    ) -> Iterator[Values | Unreadable]:
         """Values of the rows of samples."""
         if not fields:
             return iter([{} for _ in refs])
-        source = self._source(tuple(fields))
+        source = self._rows if self._rows.fields else self._source(tuple(fields))
+        if isinstance(refs, SampleTable) and refs.column(CARRIED + fields[0].name) is not None:
+            columns = {
+                each.name: source.filled(each, refs.column(CARRIED + each.name)) for each in fields
+            }
+            return samples_of(refs.iter_paths(), columns)
         path, version = f"{self._file.path}#", self._file.version
         rows = [SampleRef(path, 0, version, where=ref.where[-2:]) for ref in refs]
         return (
-            Unreadable(ref.path, values.reason) if isinstance(values, Unreadable) else dict(values)
+            Unreadable(ref.path, values.reason) if isinstance(values, Unreadable) else values
             for ref, values in zip(refs, source.read(rows), strict=True)
         )
 
@@ -113,6 +119,10 @@ class Index:
         source = form(self._spec, place, fields, NOTHING)
         source.asked = source.asked.as_index(every=self._every)
         return source
+
+    def _found(self, spec: DatasetSpec, access: Access) -> tuple[SourceStore, StoredFile]:
+        """Return the index file, and where it lies."""
+        return _find(spec.index or "", self._place, access)
 
     def _read(self) -> tuple[SampleTable, str]:
         """What the rows say, by path, and one hash of the values of all of them."""
@@ -130,7 +140,8 @@ class Index:
             hashed = self._hashed(paths, table)
             with utf8_names(self.name):
                 in_rows = strings(paths).take(rows.column("row"))
-            listed, twice = in_order(rows.with_columns(path=in_rows, row=None))
+            carried = self._rows.carried(rows.column("row"))
+            listed, twice = in_order(rows.with_columns(path=in_rows, row=None, **carried))
             if twice >= 0:
                 raise self._twice(paths, listed[twice].path, table)
         left_out = self._rows.left_out.items()
@@ -157,7 +168,7 @@ class Index:
         if folder is not None and path.is_relative_to(folder):
             text = str(path := path.relative_to(folder))
         elif self._column(table) == PATHS[1]:  # relative to the index
-            path = PurePosixPath(self.path).parent / text
+            path = PurePosixPath("".join(self.paths)).parent / text
         is_outside = PureWindowsPath(text).is_absolute() or path.is_absolute()
         if not text or is_outside or ".." in path.parts:
             raise DataError(

@@ -225,7 +225,8 @@ def _object(row: bytes) -> dict[str, Any]:
     return found
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON; raise a ValueError if a key is there twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
@@ -242,4 +243,4 @@ def _whole(text: str) -> int | TooLarge:
     return int(text) if len(text) < _MOST_DIGITS else TooLarge(text)
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, parse_int=_whole)
+_DECODER = json.JSONDecoder(object_pairs_hook=unique_keys, parse_float=_finite, parse_int=_whole)

@@ -50,6 +50,8 @@ class Asked:
     """Whether columns that the recipe does not name are fields."""
     path: str | None = None
     """Column of an index that names files, if the recipe names it."""
+    keeps_lists: bool = False
+    """Whether lists of numbers in an index are arrays, not texts of JSON."""
 
     @classmethod
     def of(cls, spec: DatasetSpec) -> Asked:
@@ -78,9 +80,9 @@ class Asked:
             path=spec.path_field,
         )
 
-    def as_index(self, *, every: bool) -> Asked:
+    def as_index(self, *, every: bool, keeps_lists: bool = False) -> Asked:
         """Return what is asked of an index; `every`: whether all other columns are fields."""
-        return replace(self, is_index=True, every=every)
+        return replace(self, is_index=True, every=every, keeps_lists=keeps_lists)
 
     def path_column(self, types: Iterable[str]) -> str:
         """Return the column of an index that names files."""
@@ -155,8 +157,9 @@ def choose(asked: Asked, rows: RowContainer, container: str, other: str = "") ->
         replace(rows.field(name, column), column=column, type=types[column])
         for name, column in columns.items()
     )
+    shortens = asked.is_index and not asked.keeps_lists
     chosen = Chosen(
-        fields=tuple(map(_field_of_index, fields)) if asked.is_index else fields,
+        fields=tuple(map(_field_of_index, fields)) if shortens else fields,
         roles=roles,
         classes=tuple(rows.class_names(label)) if label else (),
         missing=asked.missing,

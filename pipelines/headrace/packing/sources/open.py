@@ -10,7 +10,7 @@ from typing import cast
 from headrace.errors import RecipeError
 from headrace.objects.store import LocalStore, is_remote, open_store
 from headrace.packing.samples import NOTHING, Access, Fields, Source
-from headrace.packing.sources.files import is_text_sample, suffix_of, way_in
+from headrace.packing.sources.files import is_text_sample, is_zarr, suffix_of, way_in
 from headrace.packing.sources.parts import patterns_of
 from headrace.packing.sources.source_store import SourceStore, refuse_link
 from headrace.packing.sources.webdataset import is_webdataset
@@ -28,8 +28,16 @@ FORMS: dict[SourceFormat, str] = {
     "huggingface": "arrow.HuggingFaceSource",
     "csv": "lines.CsvSource",
     "jsonl": "lines.JsonLinesSource",
+    "coco": "coco.CocoSource",
+    "voc": "voc.VocSource",
+    "yolo": "yolo.YoloSource",
     "npz": "arrays.NpzSource",
+    "zarr": "arrays.ZarrSource",
+    "sql": "sql.SqlSource",
 }
+
+NAMED: tuple[SourceFormat, ...] = ("function", "coco", "voc", "yolo")
+"""Forms that only recipes name."""
 
 _CONTAINERS: dict[str, SourceFormat] = {
     ".tar": "tar",
@@ -44,7 +52,9 @@ _CONTAINERS: dict[str, SourceFormat] = {
 }
 """Form by the ending of files that hold many samples."""
 
-_ALONE: dict[str, SourceFormat] = {".npz": "npz"}
+_ALONE: dict[str, SourceFormat] = {
+    ".npz": "npz", ".db": "sql", ".sqlite": "sql", ".sqlite3": "sql", ".duckdb": "sql",
+}  # fmt: skip
 """Form of files that hold many samples if `dataset.source` names one itself."""
 
 _BESIDE: tuple[SourceFormat, ...] = ("csv", "jsonl")
@@ -65,7 +75,13 @@ def open_source(spec: DatasetSpec, access: Access = NOTHING, fields: Fields = ()
         RecipeError: The source does not exist, or its form is not clear.
     """
     place = open_place(spec.source or "", access)
-    make: Callable[..., Source] = class_of(_form_of(spec, place))
+    form = _form_of(spec, place)
+    if spec.query is not None and form != "sql":
+        raise RecipeError(
+            f"dataset.query is given, but {place.name} is of format '{form}', not a database",
+            f"Leave it out, or set dataset.source to a database: a file {', '.join(_ALONE)}.",
+        )
+    make: Callable[..., Source] = class_of(form)
     return make(spec, place, fields, access)
 
 
@@ -96,6 +112,8 @@ def _form_of(spec: DatasetSpec, place: SourceStore) -> SourceFormat:
         return "function"
     if (alone := _ALONE.get(suffix_of(place.only))) is not None:
         return alone
+    if place.folder is not None and is_zarr(place.folder):
+        return "zarr"
     found = _containers_of(spec, place)
     if len(found) > 1:
         first, second, *_ = sorted(found.values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -26,6 +25,7 @@ from headrace.packing.samples import (
     Unreadable,
     Values,
 )
+from headrace.packing.sources.arrow_columns import column_of
 from headrace.packing.sources.cells import Tally, add_texts
 from headrace.packing.sources.files import (
     chosen,
@@ -81,9 +81,9 @@ class RowSource(Source):
         refuse_paths(spec, cls.form, "column that holds the label")
         Asked.of(spec)
 
-    @abstractmethod
     def container(self, path: str, stream: BinaryIO, closing: ExitStack) -> RowContainer:
         """Return an opened container; `closing` takes what must be closed after it."""
+        raise NotImplementedError  # of sources that open no files: they have an `open_rows`
 
     @contextmanager
     def open_rows(self, path: str, version: str) -> Iterator[RowContainer]:
@@ -216,6 +216,15 @@ class RowSource(Source):
     def _close(self) -> None:
         self._open = None
         self._closing.close()
+
+    def carried(self, rows: Any) -> Mapping[str, Any]:
+        """Return values of rows that are kept in the plan, as columns of samples."""
+        del rows
+        return {}
+
+    def filled(self, field: SourceField, cells: Any) -> ColumnOfRows:
+        """Return an Arrow array as values of a field, with what stands for missing ones."""
+        return self._filled(field.name, column_of(field, cells))
 
     def _filled(self, name: str, column: ColumnOfRows) -> ColumnOfRows:
         """Return a column with what stands for missing values."""

@@ -77,7 +77,7 @@ NO_LABELS = {"labels": "none"}
          ["all samples are of one class, 'x'"]),
         ({**PAIRS, "x.xml": b"x", "__MACOSX/0.a.png": b"x"},
          {**NO_LABELS, "fields": {"a": "*.a.png", "b": "*.b.png"}}, 4,
-         ["files left out may be annotations: only a table is read, which dataset.index names",
+         ["files may be annotations: dataset.format (coco, voc, yolo) or dataset.index reads them",
           "files left out: 1 .xml, 1 hidden"]),
         ({"a.tar": TAR}, {"format": "tar"}, 8, ["files left out: 1 .heic, 1 hidden"]),
         ({"a.tar": {**SHARD, "3.json": b"{}", "3.txt": b"x"}}, {}, 4,
