@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.examples.digits import export_digits
+
 NOTEBOOK = Path(__file__).parents[2] / "docs/how-to/use-from-python.ipynb"
 SHOWN = """
 import sys
@@ -29,6 +31,7 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     ]
     code = chr(0).join("".join(cell["source"]) for cell in cells)
     environment = {**os.environ, "HEADRACE_HOME": str(tmp_path / "home")}
+    export_digits(tmp_path / "home" / "examples" / "digits")
     done = subprocess.run(
         [sys.executable, "-c", SHOWN], input=code, cwd=tmp_path, env=environment,
         capture_output=True, text=True, timeout=300, check=False,
@@ -42,7 +45,7 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
 FAILING = """
 import headrace
 try:
-    headrace.run({"name": "x", "train": {"script": "gone.py"}})
+    headrace.run({"name": "x", "model": {"_target_": "no_such_package.Model"}})
 except headrace.errors.UserError as error:
     print("refused:", error)
 try:
