@@ -191,10 +191,10 @@ OWN = ("dataset=null", "model=null", "evaluate=null", "train.script=mine.py")
         (["evaluate.also_splits=[vla]"], ["evaluate.split is 'vla'", "train, val, test"]),
         (["trainer.callbacks=[{target: a.B}]"], ["callbacks.0._target_' is missing"]),
         (["trainer.loggers=[wandbb]"], ["loggers.0", "valid: csv, tensorboard, mlflow, wandb"]),
-        (["model=null"], ["give one of 'model', 'train.script' and 'train.function'"]),
-        (["train.function._target_=m.f"], ["give one of 'model', 'train.script' and"]),
+        (["model=null"], ["give one of 'model', 'train.script', 'train.module', 'train.command'"]),
+        (["train.function._target_=m.f"], ["give one of 'model', 'train.script', 'train.m"]),
         (
-            ["model=null", "train.function._target_=m.f"],
+            ["model=null", "train.function._target_=m.f", "evaluate.split=test"],
             ["a training function has no model to evaluate: set 'evaluate: null'"],
         ),
         (
@@ -523,11 +523,11 @@ def test_a_recipe_of_a_record_is_the_recipe_that_was_written(tmp_path_factory, a
 
 def test_the_source_of_trials_keeps_its_interpolations(tmp_path):
     file = tmp_path / "recipe.source.json"
-    content = {"dataset": {"name": "d", "source": "/d"}, "seed": 3, "train": {"args": ["x${seed}"]}}
+    content = {"dataset": {"name": "d", "source": "/d"}, "seed": 3, "vars": {"of": "x${seed}"}}
     content["model"] = {"_target_": "a.Net", "dims": {"_pairs_": [[1, "${seed}"]]}}
     write_json(file, content)
     recipe = load_recipe(str(file), ["seed=5"])
-    assert recipe.train.args == ("x5",)
+    assert recipe.vars == {"of": "x5"}
     assert recipe.model.as_config()["dims"] == {1: 5}
 
 
