@@ -626,3 +626,27 @@ def test_a_site_of_the_user_alone_is_whole_or_refused(headrace_home):
     own_site(headrace_home, "folder: /x", "mine")
     with pytest.raises(SiteError, match="roles"):
         load_site("mine")
+
+
+def test_names_of_arguments_hold_dots(recipe_file):
+    """A group and a key in it stand side by side, as in Hydra."""
+    script = ("model=null", "evaluate=null", "train.script=x.py")
+    args = (
+        "train.args={opt: adam, opt.lr: 0.1}",
+        "args.opt.lr=0.2",
+        "+args.--epochs=3",
+        "~args.opt",
+    )
+    recipe = load_recipe(recipe_file(), (*script, *args))
+    assert recipe.train.args == {"opt.lr": 0.2, "--epochs": 3}
+    assert load_recipe(recipe_file(), (*script, "args.a.b=1")).train.args == {"a.b": 1}
+    for wrong in ("+args.opt.lr=1", "~args.lr", "args.x=null", "args.x={a: 1}"):
+        with pytest.raises(RecipeError, match=r"adds a key|removes a key|is not valid: write"):
+            load_recipe(recipe_file(), (*script, *args[:1], wrong))
+    with pytest.raises(RecipeError, match=r"train\.args goes with 'train.script'"):
+        load_recipe(recipe_file(), ("args.lr=1",))
+
+
+def test_values_of_ones_own_stand_for_others(recipe_file):
+    recipe = load_recipe(recipe_file(), ("vars={n: 3}", "seed=${vars.n}", "vars.n=5"))
+    assert recipe.seed == 5
