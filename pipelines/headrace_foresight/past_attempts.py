@@ -361,15 +361,16 @@ def is_alike(kind: str, past: Recipe, now: Recipe) -> bool:
     The model, function or script counts for steps that train or evaluate. Recipes are compared as
     runs record them, with their paths resolved.
     """
-    if absolute(past).dataset != absolute(now).dataset:
+    past, now = absolute(past), absolute(now)
+    if past.dataset != now.dataset:
         return False
     return kind in ("pack", "stage") or _model_of(past) == _model_of(now)
 
 
 def _model_of(recipe: Recipe) -> tuple[object, ...]:
-    made = recipe.model or recipe.train.function
+    made, train = recipe.model or recipe.train.function, recipe.train
     model = None if made is None else made.target
-    return (model, recipe.train.script, recipe.train.args)
+    return (model, train.script, train.module, train.command, train.args)
 
 
 def usual(some: Sequence[PastAttempt], taken: Sequence[PastAttempt]) -> Sequence[PastAttempt]:

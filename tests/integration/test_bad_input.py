@@ -254,13 +254,17 @@ def tiny(tmp_path) -> Iterator[Path]:
         yield folder
 
 
-def test_a_full_tier_is_left_for_the_next_and_a_missing_script_is_named(place, tiny):
+def test_a_full_tier_is_left_for_the_next_and_the_exit_of_a_script_is_named(place, tiny):
     tiers = [
         {"name": "tiny", "folder": str(tiny / "t"), "reserve": 0},
         {"name": "disk", "folder": str(place.home / "second"), "reserve": 0},
     ]
     place.write_site("two-tiers", tiers=tiers)
     place.write_recipe("script", model=None, train={"script": str(CODE / "gone.py")})
+    refused = place.headrace("run", "script", "--site", "two-tiers")
+    words(refused.stderr, "train.script is ", "gone.py', which does not exist")
+    script = {"script": str(CODE / "argparse_script.py")}  # without its arguments
+    place.write_recipe("script", model=None, train=script)
     done = place.headrace("run", "script", "--site", "two-tiers")
     record, attempts = place.newest()
     assert [(row.step, row.attempt) for row in attempts] == [
@@ -273,7 +277,7 @@ def test_a_full_tier_is_left_for_the_next_and_a_missing_script_is_named(place, t
 
     assert (done.returncode, record.state) == (1, StepState.FAILED)
     assert attempts[2].failure_class is FailureClass.USER_ERROR
-    words(done.stdout, f"{CODE}/gone.py does not exist")
+    words(done.stdout, "the script ended with exit code 2")
     assert "Traceback" not in done.stdout
 
 

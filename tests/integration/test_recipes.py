@@ -111,7 +111,8 @@ def write_recipe(own_place: Place, name: str, **train: object) -> None:
 def test_a_script_for_torchrun_runs_unchanged_and_goes_on_after_kill_9(own_place: Place) -> None:
     snapshot = own_place.home / "out" / "snapshot.pt"
     arguments = ["--snapshot", str(snapshot), "--dies-in", "2"]
-    write_recipe(own_place, "letters", script=str(CODE / "own_data.py"), args=arguments)
+    script = str(CODE / "own_data.py")
+    write_recipe(own_place, "letters", script=script, args=arguments, ranks_per_node=2)
     plan = own_place.shown("plan", "letters", "--site", "here")
     words(plan.output, "gpu: gang of 1 node, 2 ranks each, on local, for train\n")
     words(plan.output, "nothing is packed or staged: the recipe has no dataset")

@@ -91,7 +91,7 @@ def calibrate(request: RunRequest) -> None:
     from headrace.runs.lifecycle import create_run
 
     recipe = load_recipe(request.recipe, request.overrides)
-    if recipe.train.script is not None:
+    if recipe.train.is_script:
         raise RecipeError(
             f"{recipe.name} trains by a script, which headrace cannot limit to a few steps",
             f"{_SHORT[0].upper()}{_SHORT[1:]}.",
@@ -133,7 +133,7 @@ def plan_words(recipe: Recipe, found: Prediction, leases: Sequence[LeasePreview]
     if found.unknown:
         yield (
             f"no earlier run shows how long {', '.join(found.unknown)} will take here; "
-            f"{_CALIBRATED if recipe.train.script is None else _SHORT}"
+            f"{_SHORT if recipe.train.is_script else _CALIBRATED}"
         )
     if recipe.dataset is None:
         yield "nothing is packed or staged: the recipe has no dataset"

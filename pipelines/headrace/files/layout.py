@@ -152,6 +152,8 @@ class RunFolder(Folder):
     """Folder of training checkpoints."""
     callbacks = Entry("callbacks")
     """Folder of checkpoints of Lightning's `ModelCheckpoint`s in a recipe or model."""
+    work = Entry("work")
+    """Working folder of a script."""
     history = Entry("history")
     """Folder of training's measurements over time; see `headrace.steps.history`."""
     probe = Entry("probe.json")

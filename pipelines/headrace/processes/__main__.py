@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from headrace.errors import UserError
 from headrace.processes.identity import die_with_parent, take_part
-from headrace.processes.working_folder import CODE
+from headrace.processes.working_folder import CODE, FOLDER
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -24,8 +24,11 @@ def main(arguments: Sequence[str]) -> None:
         )
     die_with_parent()
     take_part()
-    path = os.environ.pop(CODE, ""), os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    path = [os.environ.pop(CODE, ""), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        each if os.pathsep in each else os.path.abspath(each) for each in path if each
+    )
+    os.chdir(os.environ.get(FOLDER, "."))
     os.execvp(arguments[1], list(arguments[1:]))
 
 

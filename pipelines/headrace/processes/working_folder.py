@@ -15,6 +15,8 @@ from pathlib import Path
 
 CODE = "HEADRACE_CODE"
 """Environment variable: folders on the module path of a user's script, separated by colons."""
+FOLDER = "HEADRACE_WORKING_FOLDER"
+"""Environment variable: working folder of a user's script."""
 SAFE = "import sys; sys.path[:] = filter(None, sys.path); "
 """Begin of code for `python -c`, in any version of Python."""
 

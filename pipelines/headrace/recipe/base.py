@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -17,6 +18,8 @@ from pydantic import (
     GetCoreSchemaHandler,
     PlainSerializer,
     SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
     WithJsonSchema,
     model_serializer,
     model_validator,
@@ -266,6 +269,35 @@ Amount = Annotated[Number, Field(gt=0)]
 
 AmountFrom0 = Annotated[Number, Field(ge=0)]
 """The same, or nothing."""
+
+_Word = (
+    str
+    | Annotated[int, Field(ge=-(10**18), le=10**18, strict=True)]
+    | Annotated[Number, Field(strict=True)]
+)
+_Value = _Word | Annotated[bool, Field(strict=True)]
+_Entry = _Value | Annotated[tuple[_Value, ...], Field(max_length=10_000)]
+_ArgumentName = Annotated[str, Field(pattern=r"^[^\s=]+$", max_length=500)]
+_ScriptArguments = (
+    Annotated[tuple[_Word, ...], Field(max_length=10_000)]
+    | Annotated[dict[_ArgumentName, _Entry], Field(max_length=1000)]
+)
+
+
+def _read_arguments(value: object) -> object:
+    try:
+        return TypeAdapter(_ScriptArguments).validate_python(value)
+    except ValidationError as error:
+        wrong = shortened(json.dumps(error.errors()[-1]["input"], default=repr))
+        raise ValueError(
+            f"{wrong} is not valid: write a list of texts and numbers, as [--epochs, 3], or a "
+            "mapping of names to texts, numbers, true, false and lists of these, as "
+            "{--epochs: 3, opt.lr: 0.1}"
+        ) from None
+
+
+ScriptArguments = Annotated[_ScriptArguments, BeforeValidator(_read_arguments)]
+"""Arguments of a program: words, or values by name."""
 
 Texts = Annotated[tuple[str, ...], Field(max_length=10_000)]
 """Some texts."""

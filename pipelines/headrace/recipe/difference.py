@@ -58,7 +58,7 @@ def differences(before: Recipe, after: Recipe) -> tuple[Change, ...]:
 
 
 def essence(recipe: Recipe) -> str:
-    """Return a recipe as JSON without the keys that do not change its results, and its suite."""
+    """Return a recipe as JSON without its suite and keys that do not change its results."""
     names = [key.removeprefix("train.") for key in CHANGEABLE if key.startswith("train.")]
     usual = {name: TrainSpec.model_fields[name].default for name in names}
     changes = {
@@ -67,7 +67,7 @@ def essence(recipe: Recipe) -> str:
         "data": recipe.data.model_copy(update={"workers": "auto"}),
     }
     return recipe.model_copy(update=changes).model_dump_json(
-        by_alias=True, exclude={"suite", "retry"}
+        by_alias=True, exclude={"suite", "retry", "vars"}
     )
 
 

@@ -18,6 +18,7 @@ from headrace.processes.working_folder import problem_of
 from headrace.recipe.base import Settings, Target
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.home import home
+from headrace.recipe.program import with_program
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.recipe.targets import FRAMEWORKS, targets_of, uses
@@ -33,6 +34,8 @@ _PATHS = {
     ("pack", "target"): _WRITTEN,
     ("trainer", "checkpoint_target"): _WRITTEN,
     ("train", "init_from"): _BOTH,
+    ("train", "folder"): _WRITTEN,
+    ("train", "script"): ("allowed_code",),
     ("suite", "file"): _READ,
 }
 """Section and key of each path or URL of a recipe, besides code and evaluated checkpoints."""
@@ -119,7 +122,7 @@ def absolute(recipe: Recipe) -> Recipe:
             path = _absolute(getattr(part, name))
             changes[section] = part.model_copy(update={name: path})
     changes["evaluate"] = recipe.evaluate and _located(recipe.evaluate)
-    return recipe.model_copy(update=changes)
+    return with_program(recipe.model_copy(update=changes))
 
 
 def _located(spec: EvaluateSpec) -> EvaluateSpec:
@@ -152,8 +155,7 @@ def _places(recipe: Recipe) -> Iterator[_Place]:
         yield "dataset.index", index, _READ
     for file in recipe.evaluate.files if recipe.evaluate else ():
         yield "evaluate.checkpoint", file, _BOTH
-    for argument in recipe.train.args:
-        text = argument.partition("=")[2] if argument.startswith("-") else argument
+    for text in recipe.train.words:
         if _LEADS.match(text):
             yield "train.args", text, _BOTH
     for key, text in _texts("trainer.extra", recipe.trainer.extra):

@@ -7,6 +7,7 @@ from headrace.recipe.crop import crops_of
 from headrace.recipe.fence import check_places
 from headrace.recipe.gang_size import check_global_batch, check_nodes, gang_size
 from headrace.recipe.model_source import check_model_source
+from headrace.recipe.program import check_program
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.recipe.target_arguments import (
@@ -63,6 +64,7 @@ def check_training(recipe: Recipe, site: Site) -> None:
     role = _role(recipe, site, "train.role", recipe.train.role)
     check_nodes(recipe, role)
     check_targets(recipe, site)
+    check_program(recipe, site, role)
     check_arguments(recipe, role, listed_by(site))
     crops_of(recipe)
     check_loggers(recipe, role)

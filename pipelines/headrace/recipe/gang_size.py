@@ -14,10 +14,13 @@ _EACH_CPU = 8
 
 
 def gang_size(recipe: Recipe, role: Role) -> tuple[int, int]:
-    """Nodes, and ranks on each: the recipe's word first, then the site's."""
+    """Return the nodes, and ranks on each: of the recipe, else of the site.
+
+    A script or function runs once, unless the recipe asks for more: it may not divide its work.
+    """
     train = recipe.train
-    if train.function is not None:  # it is called once
-        return 1, 1
+    if recipe.model is None:
+        return train.nodes or 1, train.ranks_per_node or 1
     return train.nodes or role.nodes, train.ranks_per_node or role.ranks_per_node
 
 

@@ -19,7 +19,6 @@ from headrace.recipe.base import from_json, to_json, unique
 from headrace.recipe.yaml_text import MAX_DEPTH, MAX_PLAIN_VALUES, joined, parsed
 
 _SIGNS = ("++", "+", "~")
-_NOWHERE = object()
 _NUMBERED = (
     "Entries of a list are numbered from 0: data.transforms[0].maximum=1. To add one, write the "
     "whole list."
@@ -38,6 +37,9 @@ MAX_KEY_PARTS = 32
 
 MAX_KEY_CHARS = 500
 """Longest key, in characters."""
+
+_ARGUMENTS = ("train", "args")
+"""Key of a mapping whose own keys may hold dots; `args` is short for it."""
 
 _COMMENT = re.compile(r"\s#")
 _CHAR = r"[^.\[\]{}$'\"=\\]"
@@ -66,14 +68,17 @@ def apply(config: Any, change: Override) -> None:
     """
     sign, key, value = change
     parts = key_parts(key)
-    path = ".".join(parts)
+    path, above = ".".join(parts), ".".join(parts[:-1])
     try:
         _check_holders(config, key, parts)
         if sign == "~":
             _remove(config, key, parts)
             return
-        if sign == "+" and OmegaConf.select(config, path, default=_NOWHERE) is not _NOWHERE:
+        holder = OmegaConf.select(config, above) if above else config
+        if sign == "+" and isinstance(holder, DictConfig | ListConfig) and parts[-1] in holder:
             raise RecipeError(f"'+{key}' adds a key that exists", f"To change it: {key}=VALUE.")
+        if parts[:-1] == _ARGUMENTS and not isinstance(holder, ListConfig):
+            path, value = above, {parts[-1]: value}
         OmegaConf.update(config, path, value, merge=not isinstance(value, list), force_add=True)
     except (OmegaConfBaseException, ValueError, IndexError, TypeError, RecursionError) as error:
         why = str(error).partition("\n")[0]
@@ -126,6 +131,8 @@ def _remove(config: Any, key: str, parts: Sequence[str]) -> None:
 def key_parts(key: str) -> tuple[str, ...]:
     """Return the parts of a dotted key; `code[0]` and `[code]` have parts in brackets.
 
+    `train.args.opt.lr`, for short `args.opt.lr`, has three: the name of an argument is one part.
+
     Raises:
         RecipeError: The key is malformed or too long.
     """
@@ -138,7 +145,10 @@ def key_parts(key: str) -> tuple[str, ...]:
             "dot between parts and numbers of entries in brackets: data.transforms[0].maximum=1. "
             "Other keys need a mapping: evaluate.min_metrics={'a.b': 0.9}.",
         )
-    return tuple(parts)
+    if parts[0] == _ARGUMENTS[1]:
+        parts.insert(0, _ARGUMENTS[0])
+    _, dot, name = key.partition("args.")
+    return (*_ARGUMENTS, name) if dot and tuple(parts[:2]) == _ARGUMENTS else tuple(parts)
 
 
 def read_override(text: str) -> Override:

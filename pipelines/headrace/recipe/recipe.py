@@ -8,7 +8,17 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from headrace.errors import RecipeError
-from headrace.recipe.base import Count, CountFrom0, Name, Places, Seed, Settings, Target, Targets
+from headrace.recipe.base import (
+    Arguments,
+    Count,
+    CountFrom0,
+    Name,
+    Places,
+    Seed,
+    Settings,
+    Target,
+    Targets,
+)
 from headrace.recipe.dataset import VALIDATION, DatasetSpec, PackSpec
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.suite import Objective, SuiteSpec
@@ -132,6 +142,8 @@ class Recipe(Settings):
 
     name: Name
     """Name of the recipe."""
+    vars: Arguments = {}
+    """Values of your own, to be named elsewhere in the recipe as `${vars.width}`."""
     seed: Seed = 0
     """Seed of weights, sample order and augmentation."""
     code: Places = ()
@@ -206,16 +218,22 @@ class Recipe(Settings):
     @model_validator(mode="before")
     @classmethod
     def _evaluate_samples_only(cls, content: object) -> object:
-        """Leave evaluation out by default if the recipe has no samples of headrace's."""
-        if not isinstance(content, Mapping) or "evaluate" in content or content.get("dataset"):
+        """Leave evaluation out by default without a model, or without samples of headrace's."""
+        if not isinstance(content, Mapping) or "evaluate" in content:
             return content
-        return {**content, "evaluate": None}
+        is_judged = content.get("dataset") and content.get("model") is not None
+        return content if is_judged else {**content, "evaluate": None}
 
     @model_validator(mode="after")
     def _check(self) -> Recipe:
-        trains = (self.model, self.train.script, self.train.function)
+        train = self.train
+        trains = (self.model, train.script, train.module, train.command or None, train.function)
         if sum(each is not None for each in trains) != 1:
-            raise ValueError("give one of 'model', 'train.script' and 'train.function'")
+            raise ValueError("give one of 'model', 'train.script', 'train.module', "
+                             "'train.command' and 'train.function'")  # fmt: skip
+        if not train.is_script and (train.args or train.folder is not None):
+            key = "train.args" if train.args else "train.folder"
+            raise ValueError(f"{key} goes with 'train.script', 'train.module' or 'train.command'")
         if self.datamodule is not None and (self.dataset is not None or self.model is None):
             raise ValueError("'datamodule' goes with 'model' and without 'dataset'")
         if self.dataset is None:
@@ -269,6 +287,10 @@ class Recipe(Settings):
             raise ValueError(f"trainer.checkpoint_target goes with 'model', not with a {own}")
         if self.evaluate is not None:
             raise ValueError(f"a training {own} has no model to evaluate: set 'evaluate: null'")
+        if self.dataset is None and any(
+            "{dataset}" in text for text in (*self.train.command, *self.train.words)
+        ):
+            raise ValueError("train.args name {dataset}, but the recipe has no dataset")
         if self.data.on_bad_shard == "skip":
             raise ValueError(f"data.on_bad_shard: skip goes with 'model': a {own} reads by itself")
         if self.train.function is not None and (

@@ -228,8 +228,6 @@ def is_listed(name: str, listed: Sequence[str] | None) -> bool:
 def check_targets(recipe: Recipe, site: Site, *, only: str = "") -> None:
     """Refuse a recipe, or `only` a key of it, that names code which the site does not allow."""
     folders = tuple(allowed_path(folder, site) for folder in recipe.code)
-    if recipe.train.script is not None and not only:
-        allowed_path(recipe.train.script, site)
     for key, target in targets_of(recipe).items():
         for use in uses(key, target.as_config()) if only in ("", key) else ():
             listed = listed_by(site)

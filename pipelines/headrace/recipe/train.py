@@ -25,6 +25,7 @@ from headrace.recipe.base import (
     Name,
     Parallel,
     Place,
+    ScriptArguments,
     Seconds,
     Settings,
     Target,
@@ -352,13 +353,25 @@ class TrainSpec(Settings):
     role: Name = "gpu"
     """The site's role that trains and evaluates."""
     nodes: Parallel | None = None
-    """Nodes of the gang; null takes the site's number."""
+    """Nodes of the gang; null takes the site's number, for a script 1."""
     ranks_per_node: Parallel | None = None
-    """Ranks on each node; null takes the site's number."""
+    """Ranks on each node; null takes the site's number, for a script 1."""
     script: Place | None = None
-    """A script that runs under torchrun, in place of `model` and `trainer`."""
-    args: Texts = ()
-    """Arguments of the script."""
+    """A Python file that runs in place of `model` and `trainer`, as `python train.py`."""
+    module: Annotated[str, Field(pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*$", max_length=500)] | None = (
+        None
+    )
+    """A module that runs in their place, as `python -m lab.train`."""
+    command: Texts = ()
+    """A program and its first arguments that run in their place, as `[bash, run.sh]`; no shell
+    reads them."""
+    args: ScriptArguments = ()
+    """Arguments of the script, module or command: a list of words, or a mapping of names to values,
+    as `{--epochs: 3, opt.lr: 0.1}`. `{run}`, `{checkpoints}`, `{dataset}`, `{seed}`, `{rank}`,
+    `{local_rank}` and `{trial}` are replaced."""
+    folder: Place | None = None
+    """Working folder of the script, module or command; null: the folder `work` of the run or
+    trial."""
     function: Target | None = None
     """A function of yours that is called once, in place of `model` and `trainer`: it returns
     metrics, a mapping of names to numbers."""
@@ -375,3 +388,16 @@ class TrainSpec(Settings):
     """All ranks are restarted when one shows no sign of life for this time."""
     timeout: Seconds | None = None
     """Longest time one attempt may take."""
+
+    @property
+    def is_script(self) -> bool:
+        """Whether a script, module or command trains."""
+        return self.script is not None or self.module is not None or bool(self.command)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Texts of `args` without their names; of `name=value` the value, too."""
+        args = self.args.values() if isinstance(self.args, Mapping) else self.args
+        parts = (each if isinstance(each, tuple) else (each,) for each in args)
+        texts = [each for part in parts for each in part if isinstance(each, str)]
+        return *texts, *(text.partition("=")[2] for text in texts if "=" in text)

@@ -20,7 +20,11 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.train import TrainerSpec
 
 _SPECIAL = re.compile(r"_(target|args|partial|recursive|convert|pairs)_")
-_QUERY = ("dataset", "query")
+_OF_FILES = {
+    ("dataset", "query"),
+    *(("train", name) for name in ("script", "module", "command", "folder")),
+}
+"""Keys of a query, and of a program and where it runs."""
 _ANYTHING = (object, Any, JsonValue)
 
 
@@ -59,6 +63,7 @@ RULES = {
     "trainer.compile": Rule.SWITCH,
     "trainer.extra": Rule.FIGURES,
     "trainer.loggers.*": Rule.FIGURES,
+    "vars": Rule.FIGURES,
 }
 """Each open place of a recipe; `*` stands for an entry of a list, or a name."""
 
@@ -96,7 +101,8 @@ def check_from_outside(overrides: Sequence[str]) -> None:
             raise RecipeError(
                 f"The override '{shown}' sets '{'.'.join(refused)}', which only a recipe's file "
                 "may set",
-                "From Airflow no targets are taken, for arguments of targets plain values, for "
+                "From Airflow no targets and programs are taken, for arguments of targets plain "
+                "values, for "
                 "those of callbacks, loggers and Lightning's Trainer numbers, true and false, and "
                 "no options of PyTorch's compiler. Write it into a recipe file.",
             )
@@ -139,7 +145,7 @@ def _refused(parts: tuple[str, ...], value: object) -> Iterator[tuple[str, ...]]
     place = place_of(parts)
     rule = None if place is None else RULES[place.name]
     rest = () if place is None else place.rest
-    if _SPECIAL.search(f"{'.'.join(parts)}={value}") is not None or parts == _QUERY:
+    if _SPECIAL.search(f"{'.'.join(parts)}={value}") is not None or parts[:2] in _OF_FILES:
         yield parts
     elif rule is Rule.KEYS and rest:
         yield from _refused(rest, value)

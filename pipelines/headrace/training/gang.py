@@ -63,7 +63,7 @@ class Gang:
         skipped: Files of damaged shards that are left out.
 
     `trained` is what training gave, None for a script and before it is done; `streamed` what nodes
-    have fetched during the last launch, by name.
+    have fetched during the last launch, by name; `problem` that ranks of a script did not meet.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class Gang:
         self._skipped = tuple(sorted(skipped))
         self._number = 0
         self.trained: TrainingOutcome | None = None
+        self.problem = ""
         self.streamed: dict[str, Brought] = {}
 
     def run(self) -> list[str]:
@@ -141,12 +142,18 @@ class Gang:
         for node, each in self.streamed.items():
             self._context.event("streamed", node=node, **each.model_dump())
         self.trained = read_record(folder.trained, TrainingOutcome)
+        if not all(outcome.has_met for outcome in outcomes):
+            self.problem = (
+                f"{self._num_nodes * self._ranks_per_node} ranks ran and formed no process group: "
+                "each trained on its own and wrote the same files. Set train.nodes and "
+                "train.ranks_per_node to 1, or call torch.distributed.init_process_group()"
+            )
         return outcomes
 
     def _groups(self, nodes: Sequence[Node], folder: LaunchFolder) -> list[PeerGroup | None]:
         """Who takes shards from whom while training runs."""
         recipe = self._context.recipe
-        passes_on = recipe.stage.partial and recipe.train.script is None
+        passes_on = recipe.stage.partial and not recipe.train.is_script
         mode = recipe.stage.peers if passes_on and in_turn(recipe.data) else "never"
         return groups_of(folder.path, [node.host for node in nodes], mode)
 
@@ -162,7 +169,9 @@ class Gang:
         folder = self._context.run_folder.checkpoints
         folder.mkdir(parents=True, exist_ok=True)
         checkpoints.remove_partial(folder)
-        is_script = self._context.recipe.train.script is not None
+        is_script = self._context.recipe.train.is_script
+        if is_script:
+            self._context.run_folder.work.mkdir(exist_ok=True)
         find = checkpoints.newest_of_script if is_script else checkpoints.newest_whole
         newest = find(folder, partial(self._context.event, "damaged_checkpoint"))
         return str(newest) if newest is not None else None
@@ -172,7 +181,7 @@ class Gang:
     ) -> list[NodeLaunch]:
         first, ends_at = nodes[0], self._context.ends_at
         secret, port = secrets.token_hex(_SECRET_BYTES), 0
-        if self._num_nodes * self._ranks_per_node > 1:
+        if self._num_nodes * self._ranks_per_node > 1 or self._context.recipe.train.is_script:
             port = self._fleet.call(first, free_port, first.host)
         return [
             NodeLaunch(
@@ -185,6 +194,7 @@ class Gang:
                 num_nodes=self._num_nodes,
                 ranks_per_node=self._ranks_per_node,
                 host=node.host,
+                hosts=tuple(each.host for each in nodes),
                 master_address=first.host,
                 master_port=port,
                 secret=secret,
@@ -231,7 +241,7 @@ def run_node(launch: NodeLaunch) -> NodeOutcome:
 def _run_ranks(node: NodeReady, recipe: Recipe, role: Role) -> NodeOutcome:
     if role.launcher is not None:
         return run_together(node, role)
-    start = start_forked if recipe.train.script is None else start_program
+    start = start_program if recipe.train.is_script else start_forked
     with own_gpus(node.launch, recipe, role) as role:
         children = rank_children(node, recipe, role)
         return run_watched(node.launch, children, recipe.train.hang_timeout, start)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,12 +11,13 @@ from typing import NamedTuple
 from headrace.errors import StepError
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.processes.children import Child
-from headrace.processes.working_folder import CODE
+from headrace.processes.working_folder import CODE, FOLDER
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 from headrace.steps.model_process import model_environment, python_module
 from headrace.steps.networks import network_environment
 from headrace.training.launch_records import NodeLaunch, NodeReady
+from headrace.training.script_command import script_command, tensorflow_config
 
 _NO_QUEUE = "^slurm,tm,lsf,gridengine"
 
@@ -34,12 +34,13 @@ def rank_children(node: NodeReady, recipe: Recipe, role: Role) -> tuple[Child, .
     return tuple(
         Child(
             name=rank_name(rank),
-            command=_command(launch, recipe, rank),
+            command=_command(node, recipe, rank),
             env={
                 **network_environment(node.interface),
                 **model_environment(role),
                 **torchrun_environment(launch, rank, recipe.train.max_restarts),
-                **(script_environment(node, recipe) if recipe.train.script else {}),
+                **(script_environment(node, recipe) if recipe.train.is_script else {}),
+                **(tensorflow_config(launch, rank) if recipe.train.is_script else {}),
             },
             log=logs / f"rank-{rank}.log",
         )
@@ -58,6 +59,7 @@ def torchrun_environment(launch: NodeLaunch, rank: int, max_restarts: int) -> di
         "LOCAL_RANK": str(rank - launch.ranks.start),
         "WORLD_SIZE": world_size,
         "LOCAL_WORLD_SIZE": str(launch.ranks_per_node),
+        "LOCAL_SIZE": str(launch.ranks_per_node),  # as DeepSpeed's launcher names it
         "GROUP_RANK": str(launch.node_index),
         "GROUP_WORLD_SIZE": str(launch.num_nodes),
         "ROLE_NAME": "default",
@@ -80,13 +82,11 @@ def free_port(address: str) -> int:
         return int(listener.getsockname()[1])
 
 
-def _command(launch: NodeLaunch, recipe: Recipe, rank: int) -> tuple[str, ...]:
-    if recipe.train.script is None:
-        return python_module(
-            "headrace.training.rank", str(launch.folder.ready(launch.node_index)), str(rank)
-        )
-    script = (sys.executable, "-u", recipe.train.script, *recipe.train.args)
-    return python_module("headrace.processes", "--", *script)
+def _command(node: NodeReady, recipe: Recipe, rank: int) -> tuple[str, ...]:
+    if recipe.train.is_script:
+        return python_module("headrace.processes", "--", *script_command(node, recipe, rank))
+    ready = node.launch.folder.ready(node.launch.node_index)
+    return python_module("headrace.training.rank", str(ready), str(rank))
 
 
 def script_environment(node: NodeReady, recipe: Recipe) -> dict[str, str]:
@@ -99,6 +99,7 @@ def script_environment(node: NodeReady, recipe: Recipe) -> dict[str, str]:
         "HEADRACE_CHECKPOINTS": str(run.checkpoints),
         "HEADRACE_RUN_FOLDER": str(run.path),
         "HEADRACE_SEED": str(recipe.seed),
+        FOLDER: os.path.expanduser(recipe.train.folder or run.work),
         "HEADRACE_LAUNCH": str(launch.folder.ready(launch.node_index)),
         **({"HEADRACE_RESUME": launch.resume} if launch.resume else {}),
         **({"HEADRACE_STOP_AT": f"{launch.stop_at:.0f}"} if launch.stop_at else {}),

@@ -83,6 +83,8 @@ class NodeLaunch(Record):
     ranks_per_node: int = 1
     host: str
     """Address of this node as other nodes reach it."""
+    hosts: tuple[str, ...] = ()
+    """Addresses of all nodes, in their order."""
     master_address: str
     """Address of the node with rank 0."""
     master_port: int = 0
@@ -210,6 +212,8 @@ class NodeOutcome(Record):
     """Number of signs of life of each rank; a rank with fewer blocks the others."""
     streamed: Brought = Brought()
     """Bytes that its ranks have fetched, and that it has read for other nodes."""
+    has_met: bool = True
+    """Whether any rank was reached at the port of rank 0; True if it is not known."""
 
 
 class TrainingOutcome(Figures):

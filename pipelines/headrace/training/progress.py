@@ -236,7 +236,7 @@ def _spent(context: StepContext, began_at: float, ended_at: float) -> AttemptUsa
     launch = launches[0][0].launch
     staging_s = sum(ready.staging_s for ready, _ in launches)
     figures: dict[str, Any] = {}
-    if recipe.train.script is not None:  # all of its time counts, also without reports
+    if recipe.train.is_script:  # all of its time counts, also without reports
         figures = {"train_s": max(ended_at - began_at - staging_s, 0.0)}
     started = [(ready, start) for ready, start in launches if start is not None]
     if started:

@@ -72,7 +72,7 @@ def train(
             causes = gang.run()
         finally:
             context.usage = spent(context, began_at, time.time())
-        if context.recipe.train.script is not None:
+        if context.recipe.train.is_script:
             _complete_script(context, manifest, size[0] * size[1], follow.last)
         elif gang.trained is not None:
             folder = context.run_folder.checkpoints
@@ -86,7 +86,7 @@ def train(
             f"See rank-0.log in {context.folder.logs}.",
         )
     streamed = {node: each.model_dump() for node, each in gang.streamed.items()}
-    meanwhile = {"streamed": streamed, "problem": copies.problem}
+    meanwhile = {"streamed": streamed, "problem": copies.problem or gang.problem}
     notable = {name: value for name, value in meanwhile.items() if value}
     return outcome.outputs(causes) | notable | _skipped_outputs(skipped)
 

@@ -75,6 +75,7 @@ class RankWatch:
         self._is_script = "headrace.processes" in children[0].command
         names = {child.name for child in children}
         self._ranks = tuple(rank for rank in launch.ranks if rank_name(rank) in names)
+        self._has_met = not self._is_script or launch.world_size == 1 or launch.node_index > 0
 
     def keep_on(self) -> bool:
         """Whether the ranks are to go on; looks at files a few times a second."""
@@ -82,12 +83,18 @@ class RankWatch:
         if now - self._looked_at < _LOOK_EVERY_S:
             return True
         self._looked_at = now
+        self.look_for_group()
         if is_over(self._launch):
             return False
         self._hung = self._find_hung()
         if self._hung:
             self._dump_traces()
         return not self._hung
+
+    def look_for_group(self) -> bool:
+        """Return whether a rank of a script has reached the port of rank 0 so far."""
+        self._has_met = self._has_met or _is_used(self._launch.master_port)
+        return self._has_met
 
     def beats(self) -> dict[int, int]:
         """Signs of life of each rank so far."""
@@ -172,7 +179,21 @@ def run_watched(
         stopped=any(end.stopped for end in ends),
         failures=watch.failures(ends),
         beats=watch.beats(),
+        has_met=watch.look_for_group(),
     )
+
+
+def _is_used(port: int) -> bool:
+    """Whether a TCP socket of this machine uses a port, or did within the last minute.
+
+    Source: https://docs.kernel.org/networking/proc_net_tcp.html
+    """
+    ends = f":{port:04X}"
+    for file in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        rows = file.read_text().splitlines()[1:] if file.exists() else ()
+        if any(each.endswith(ends) for row in rows for each in row.split()[1:3]):
+            return True
+    return False
 
 
 def tell_failure(launch: NodeLaunch, outcome: NodeOutcome) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -13,7 +14,20 @@ from headrace.files.atomic import write_text
 from headrace.states import FailureClass
 from headrace.steps.history import read_history
 from headrace.steps.run import failure_of
-from support.training import CODE, failure, make_context, make_recipe, make_site, train_here
+from headrace.training.data_on_node import manifest_of
+from headrace.training.train_step import train
+from support.sources import ROOT
+from support.training import (
+    CODE,
+    ThisProcessFleet,
+    failure,
+    make_context,
+    make_recipe,
+    make_site,
+    train_here,
+)
+
+FOUND = ROOT / "tests" / "found"
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +37,11 @@ def script(folder: Path, name: str, *arguments: str, code: Path = CODE, ranks: i
         {
             "seed": 3,
             "data": {"global_batch_size": 16},
-            "train": {"script": str(CODE / f"{name}.py"), "args": arguments},
+            "train": {
+                "script": str(CODE / f"{name}.py"),
+                "args": arguments,
+                "ranks_per_node": ranks,
+            },
         }
     )
     return make_context(folder, recipe, make_site(folder, ranks=ranks, allowed_code=[str(code)]))
@@ -98,3 +116,26 @@ def test_a_script_outside_the_allowed_folders_is_refused(dataset, tmp_path):
     error = failure(script(tmp_path, "argparse_script", code=tmp_path), dataset)
     assert "does not allow code from" in error.what
     assert str(tmp_path) in error.hint
+
+
+def test_ranks_that_do_not_meet_are_in_the_result(dataset, tmp_path, no_leftover_processes):
+    apart = train_here(script(tmp_path / "apart", "argparse_script", "--steps=1"), dataset)
+    assert "2 ranks ran and formed no process group" in apart["problem"]
+    alone = train_here(script(tmp_path / "alone", "argparse_script", "--steps=1", ranks=1), dataset)
+    assert "problem" not in alone
+
+
+def test_a_found_script_writes_into_the_folder_of_its_run(tmp_path, no_leftover_processes):
+    """Without a change to it, once, whatever the site has; its argument is swept by name."""
+    recipe = make_recipe(
+        {
+            "dataset": None,
+            "seed": 3,
+            "train": {"script": str(FOUND / "argparse_sklearn.py"), "args": {"--seed": "{seed}"}},
+        }
+    )
+    context = make_context(tmp_path, recipe, make_site(tmp_path, allowed_code=[str(FOUND)]))
+    outputs = train(context, ThisProcessFleet(), "", manifest_of("", context.site))
+    assert outputs["world_size"] == 1
+    model = json.loads((context.run_folder.work / "model.json").read_text())
+    assert model["options"] == {"penalty": 1.0, "seed": 3}

@@ -25,6 +25,15 @@ ELSEWHERE = {"site.folder": "AT/{user}"}
 CSV = "lightning.pytorch.loggers.CSVLogger"
 MAP = "torchmetrics.detection.MeanAveragePrecision"
 OUTSIDE = {"outside": True}
+OWN = {"recipe.dataset": None, "recipe.model": None, "recipe.evaluate": None}
+"""Of a recipe whose script brings its own data."""
+NO_PROGRAM = {f"recipe.train.{key}": None for key in ("script", "module", "command")}
+PROGRAMS = (
+    {"recipe.train.script": "AT/code/mine.py"},
+    {"recipe.code": ["AT/code"], "recipe.train.module": "mine"},
+    {"recipe.train.module": "json.tool"},
+    {"recipe.train.command": ["sh", "AT/code/mine.py"]},
+)
 
 
 def overrides(*texts: str, **more: object) -> dict[str, object]:
@@ -291,6 +300,19 @@ MISTAKES = (
             "recipe.train.script": "AT/code/mine.py",
         },
         followed=({"recipe.dataset": {"name": "mine", "source": "AT/source"}},),
+    ),
+    *(
+        Mistake(
+            what="train.… is …, which does not exist",
+            hint="Name a Python file in train.script",
+            given={**OWN, "recipe.code": [], **given},
+            followed=tuple({**NO_PROGRAM, **each} for each in PROGRAMS),
+        )
+        for given in (
+            {"recipe.train.script": "AT/code/gone.py"},
+            {"recipe.train.module": "mine"},
+            {"recipe.train.command": ["AT/code/mine.py"]},
+        )
     ),
     Mistake(
         what="for the role '…', which site",

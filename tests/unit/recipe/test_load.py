@@ -191,10 +191,10 @@ OWN = ("dataset=null", "model=null", "evaluate=null", "train.script=mine.py")
         (["evaluate.also_splits=[vla]"], ["evaluate.split is 'vla'", "train, val, test"]),
         (["trainer.callbacks=[{target: a.B}]"], ["callbacks.0._target_' is missing"]),
         (["trainer.loggers=[wandbb]"], ["loggers.0", "valid: csv, tensorboard, mlflow, wandb"]),
-        (["model=null"], ["give one of 'model', 'train.script' and 'train.function'"]),
-        (["train.function._target_=m.f"], ["give one of 'model', 'train.script' and"]),
+        (["model=null"], ["give one of 'model', 'train.script', 'train.module', 'train.command'"]),
+        (["train.function._target_=m.f"], ["give one of 'model', 'train.script', 'train.m"]),
         (
-            ["model=null", "train.function._target_=m.f"],
+            ["model=null", "train.function._target_=m.f", "evaluate.split=test"],
             ["a training function has no model to evaluate: set 'evaluate: null'"],
         ),
         (
@@ -523,11 +523,11 @@ def test_a_recipe_of_a_record_is_the_recipe_that_was_written(tmp_path_factory, a
 
 def test_the_source_of_trials_keeps_its_interpolations(tmp_path):
     file = tmp_path / "recipe.source.json"
-    content = {"dataset": {"name": "d", "source": "/d"}, "seed": 3, "train": {"args": ["x${seed}"]}}
+    content = {"dataset": {"name": "d", "source": "/d"}, "seed": 3, "vars": {"of": "x${seed}"}}
     content["model"] = {"_target_": "a.Net", "dims": {"_pairs_": [[1, "${seed}"]]}}
     write_json(file, content)
     recipe = load_recipe(str(file), ["seed=5"])
-    assert recipe.train.args == ("x5",)
+    assert recipe.vars == {"of": "x5"}
     assert recipe.model.as_config()["dims"] == {1: 5}
 
 
@@ -626,3 +626,27 @@ def test_a_site_of_the_user_alone_is_whole_or_refused(headrace_home):
     own_site(headrace_home, "folder: /x", "mine")
     with pytest.raises(SiteError, match="roles"):
         load_site("mine")
+
+
+def test_names_of_arguments_hold_dots(recipe_file):
+    """A group and a key in it stand side by side, as in Hydra."""
+    script = ("model=null", "evaluate=null", "train.script=x.py")
+    args = (
+        "train.args={opt: adam, opt.lr: 0.1}",
+        "args.opt.lr=0.2",
+        "+args.--epochs=3",
+        "~args.opt",
+    )
+    recipe = load_recipe(recipe_file(), (*script, *args))
+    assert recipe.train.args == {"opt.lr": 0.2, "--epochs": 3}
+    assert load_recipe(recipe_file(), (*script, "args.a.b=1")).train.args == {"a.b": 1}
+    for wrong in ("+args.opt.lr=1", "~args.lr", "args.x=null", "args.x={a: 1}"):
+        with pytest.raises(RecipeError, match=r"adds a key|removes a key|is not valid: write"):
+            load_recipe(recipe_file(), (*script, *args[:1], wrong))
+    with pytest.raises(RecipeError, match=r"train\.args goes with 'train.script'"):
+        load_recipe(recipe_file(), ("args.lr=1",))
+
+
+def test_values_of_ones_own_stand_for_others(recipe_file):
+    recipe = load_recipe(recipe_file(), ("vars={n: 3}", "seed=${vars.n}", "vars.n=5"))
+    assert recipe.seed == 5

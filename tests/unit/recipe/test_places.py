@@ -109,13 +109,30 @@ def test_training_may_begin_with_weights_of_the_sites_runs_and_nothing_else_lies
         ),
         ("model.deep={weights: [/etc/passwd]}", r"model.deep.weights\[0\]", "/etc/passwd"),
         ("model.weights=../x.pt", "model.weights", "../x.pt"),
-        ("train.args=[--out=/etc/x]", "train.args", "/etc/x"),
     ],
 )
 def test_other_places_are_refused_with_the_line_to_write(site, override, key, line):
     with pytest.raises(RecipeError, match=f"{key} leads to") as caught:
         check(site, override)
     assert line in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "train.args=[--out=/etc/x]",
+        "train.args=[--out,/etc/x]",
+        "train.args=[data.path=/etc/x]",
+        "train.args={--out: [a, /etc/x]}",
+        "args.data.path=/etc/x",
+        "args.--out=/etc/x",
+    ],
+)
+def test_arguments_of_a_script_lead_nowhere_else(site, override):
+    script = ("model=null", "evaluate=null", "train.script=/opt/code/x.py")
+    with pytest.raises(RecipeError, match=r"train\.args leads to /etc/x"):
+        check(site, *script, override)
+    check(site, *script, override.replace("/etc", "/data"))
 
 
 @pytest.mark.parametrize(

@@ -88,14 +88,14 @@ def test_a_recipe_without_a_dataset_needs_no_role_that_packs(kind, headrace_home
     site = load_site("laptop")
     roles = {"gpu": site.roles["gpu"]}
     site = site.model_copy(update={"roles": roles, "allowed_code": ("/",)})
-    recipe = load_recipe("digits", (*OWN, "pack_role=none", "train.script=/mine.py"))
+    recipe = load_recipe("digits", (*OWN, "pack_role=none", f"train.script={__file__}"))
     if kind == "pack":
         with pytest.raises(RecipeError, match=r"Recipe 'digits' has no 'dataset'.*\n.*Name one"):
             resolve(recipe, site, kind, is_from_terminal=True)
     else:
         kept, _ = resolve(recipe, site, kind, is_from_terminal=True)
         assert kept.dataset is None
-        assert kept.train.script == "/mine.py"
+        assert kept.train.script == __file__
 
 
 def test_inputs_come_from_the_outputs_of_earlier_steps():

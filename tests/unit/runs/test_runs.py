@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 from headrace.clusters.lease_records import Ending, LeaseInfo
-from headrace.errors import AccessError, HeadraceError, SiteError, StepError, TargetError, UserError
+from headrace.errors import (
+    AccessError,
+    HeadraceError,
+    RecipeError,
+    SiteError,
+    StepError,
+    TargetError,
+    UserError,
+)
 from headrace.execution.reap import adopt
 from headrace.execution.resume import take_over_run
 from headrace.files.atomic import write_record
@@ -85,8 +93,8 @@ def test_an_ended_run_that_is_asked_for_again_belongs_to_who_asks(headrace_home)
         (("code=[/etc]",), TargetError, "does not allow code from /etc"),
         (
             ("model=null", "evaluate=null", "train.script=/etc/x.py"),
-            TargetError,
-            "does not allow code from /etc/x.py",
+            RecipeError,
+            "train.script leads to /etc/x.py",
         ),
     ],
 )

@@ -47,6 +47,7 @@ def test_ranks_get_what_torchrun_would_give_them():
         "LOCAL_RANK": "1",
         "WORLD_SIZE": "4",
         "LOCAL_WORLD_SIZE": "2",
+        "LOCAL_SIZE": "2",
         "GROUP_RANK": "1",
         "GROUP_WORLD_SIZE": "2",
         "ROLE_NAME": "default",
