@@ -19,6 +19,7 @@ from headrace.files.layout import RunFolder, StepFolder
 from headrace.files.lines import append_line
 from headrace.processes.children import Child, ChildGroup
 from headrace.recipe.evaluate import EvaluateSpec
+from headrace.recipe.recipe import Recipe
 from headrace.steps.history import EvaluatedRow, evaluated_file
 from headrace.training import progress
 from headrace.training.launch_records import NodeLaunch, TrainingProgress
@@ -91,10 +92,17 @@ class WithLoader(LightningModule):
 
 
 def test_a_model_with_a_loader_of_its_own_is_refused():
-    _check_loaders(LightningModule())
+    model = {"_target_": "a.Model"}
+    data = {"name": "d", "path": "/d"}
+    beside = Recipe.model_validate({"name": "r", "model": model, "dataset": data})
+    alone = Recipe.model_validate({"name": "r", "model": model})
+    _check_loaders(LightningModule(), beside)
+    _check_loaders(WithLoader(), alone)
     with pytest.raises(UserError, match="WithLoader defines 'train_dataloader'") as caught:
-        _check_loaders(WithLoader())
-    assert "train.script" in caught.value.hint
+        _check_loaders(WithLoader(), beside)
+    assert "leave 'dataset' and 'datamodule' out" in caught.value.hint
+    with pytest.raises(UserError, match="the model LightningModule has no train_dataloader"):
+        _check_loaders(LightningModule(), alone)
 
 
 def test_a_metric_that_cannot_be_made_is_told_before_hours_of_training():
