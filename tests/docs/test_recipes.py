@@ -73,4 +73,4 @@ def test_all_recipes_of_the_page_can_be_read():
     for text in found:
         whole = {"name": "x", "model": {"_target_": "torch.nn.Identity"}, **yaml.safe_load(text)}
         names.add(parse(Recipe, whole, str(PAGE)).dataset.name)
-    assert len(names) == len(found) == 8
+    assert len(names) == len(found) == 10
