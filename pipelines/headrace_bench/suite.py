@@ -44,7 +44,10 @@ print(json.dumps({"seconds": time.perf_counter() - began, "version": ray.__versi
 
 def suite(
     trials: Annotated[int, typer.Option(min=2, help="Trivial trials.")] = 200,
-    workers: Annotated[int, typer.Option(min=1, help="Workers with one trial at a time each.")] = 2,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Workers with one trial at a time each; default: one per core."),
+    ] = None,
     ray_python: Annotated[
         Path | None,
         typer.Option("--peers", help="A Python with ray[tune], to run the same trials."),
@@ -60,7 +63,7 @@ def suite(
 
         headrace bench suite --trials 1000 --peers ~/ray/bin/python
     """
-    load = machine.load()
+    load, workers = machine.load(), workers or machine.num_cores()
     seconds: dict[str, float] = {}
     versions: dict[str, str] = {}
     with made_home() as folder, tidy_end(), telling(open_console(stderr=True)) as tick:

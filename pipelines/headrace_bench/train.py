@@ -31,6 +31,7 @@ from headrace.states import LeaseState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepSpec
 from headrace_bench.contest import Tick
+from headrace_bench.machine import num_cores
 from headrace_bench.records import BenchRow, BenchTable, Kind, Lap
 from headrace_bench.samples import SampleShape, random_samples
 from headrace_bench.shards import write_dataset
@@ -63,7 +64,7 @@ class TrainOptions:
     @property
     def threads(self) -> int:
         """Threads of each rank: its share of the cores."""
-        return max(len(os.sched_getaffinity(0)) // self.ranks, 1)
+        return max(num_cores() // self.ranks, 1)
 
     @property
     def sample_bytes(self) -> int:
