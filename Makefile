@@ -18,7 +18,7 @@ SLURM = python3 deploy/slurm-dev/slurm_dev.py
 PROCESSES ?= $(shell cores=$$(nproc); echo $$((cores < 3 ? cores + 2 : 4)))
 PARALLEL = -n $(PROCESSES) --dist loadfile
 # what `make check` is content with
-QUICK = -m "not gpu and not nightly and not slow"
+QUICK = -m "not nightly and not slow"
 # tests of the engine: nothing beside it can be imported meanwhile
 ENGINE = tests/unit tests/contract
 
@@ -41,7 +41,7 @@ test: setup system-packages static ## Everything that must hold before a change 
 	@exec $(PYTEST) $(PARALLEL) tests $(ENGINE:%=--ignore=%)
 
 nightly: setup system-packages ## Benchmarks in a small size, and tests at scale: once a day, or after a change to what they measure
-	@exec $(PYTEST) $(PARALLEL) -m "nightly and not gpu" tests $(ARGS)
+	@exec $(PYTEST) $(PARALLEL) -m "nightly" tests $(ARGS)
 
 check: setup static ## What to run before each commit: all but what is slow and whole jobs, in minutes
 	@$(PYTEST) $(PARALLEL) $(QUICK) --without-satellites $(ENGINE)

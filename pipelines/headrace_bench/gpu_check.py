@@ -56,7 +56,9 @@ class GpuPart:
 _KEYS = "headrace_bench.gpu_trainings:keys"
 
 PARTS = (
-    GpuPart(name="tests", target="headrace_bench.gpu_tests:tests", limit_s=200.0),
+    GpuPart(name="copies", target="headrace_bench.gpu_data:copies", needs_cuda=False),
+    GpuPart(name="usage", target="headrace_bench.gpu_data:usage"),
+    GpuPart(name="two-ranks", target="headrace_bench.gpu_ranks:two_ranks", needs_cuda=False),
     GpuPart(name="nccl", target=_KEYS),
     GpuPart(name="nccl-all", target=_KEYS),
     GpuPart(name="sync-batchnorm", target=_KEYS),

@@ -82,8 +82,15 @@ class TrainTimes:
     warm: float
     """End of the warm-up."""
     last: float
-    data_wait: float = 0.0
-    """Share of its time that it waited for batches; 0 for the plain loop, which lacks it."""
+    start_wait_s: float = 0.0
+    """Seconds of waiting for batches in the warm-up; 0 for the plain loop, which has no loader."""
+    wait_s: float = 0.0
+    """The same after the warm-up."""
+
+    @property
+    def data_wait(self) -> float:
+        """Share of the time after the warm-up that it waited for batches."""
+        return self.wait_s / max(self.last - self.warm, 1e-9)
 
 
 _Train = Callable[[], TrainTimes]
@@ -214,9 +221,8 @@ def _trainings(lease: LeaseFolder, site: Site, options: TrainOptions) -> _Train:
         file = Path(site.folder) / f"{run_id}.json"
         recipe = _recipe(options, file)
         asked = time.time()
-        outputs = train_once(lease, site, recipe, run_id)
-        first, warm, last = json.loads(file.read_text())
-        return TrainTimes(asked, first, warm, last, outputs["data_wait"])
+        train_once(lease, site, recipe, run_id)
+        return TrainTimes(asked, *json.loads(file.read_text()))
 
     return train
 
