@@ -105,7 +105,7 @@ def test_the_command_gives_a_table_a_file_and_an_exit_code(tmp_path, monkeypatch
 def test_parts_are_chosen_by_name():
     assert [each.name for each in known_parts("fsdp2,nccl")] == ["nccl", "fsdp2"]
     assert known_parts(None) == PARTS
-    assert "two-ranks, nccl" in refusal("bench", "gpu", "--only", "nccl,cuda").hint
+    assert "gpu-tier, nccl" in refusal("bench", "gpu", "--only", "nccl,cuda").hint
 
 
 def test_no_part_needs_what_only_tests_need():
@@ -213,9 +213,11 @@ def test_a_wait_at_the_start_is_not_one_of_the_steady_state():
     assert TrainTimes(0.0, 14.0, 15.0, 25.0, start_wait_s=9.0, wait_s=0.1).data_wait == 0.01
 
 
-SMALL = ("copies", "two-ranks")
+SMALL = ("copies", "preflight", "two-ranks", "decode", "workers", "gpu-decode", "gpu-tier")
 GPU_ONLY = {
     "two-ranks-batchnorm": "PyTorch does it on GPUs only",
+    "gpu-decode": "the CPU: no GPU is in use",
+    "gpu-tier": "not used: no GPU is in use",
 }
 
 
@@ -236,6 +238,13 @@ def test_parts_of_data_and_ranks_run_on_a_cpu(tmp_path, name):
             assert (row.outcome, row.told) == ("skipped", GPU_ONLY[row.name])
         else:
             assert row.outcome in {"ok", "measured"}, row
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["photos", "trials", "probe"])
+def test_long_parts_run_on_a_cpu(tmp_path, name):
+    row = run_named(name, tmp_path)[name]
+    assert row.outcome in {"ok", "measured"}, row
 
 
 def test_other_losses_of_two_ranks_fail():
