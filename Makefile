@@ -76,8 +76,10 @@ integration: ## Tests with real leases, training and Airflow
 chaos: ## Tests that kill processes of a running job
 docs: ## Build the site, and test the documentation: its examples are run, its links and generated pages checked
 
-gpu-check: setup ## Whether all that needs a GPU works on this one: a table, and build/gpu-check.json (8 minutes at most)
-	@exec $(BIN)/headrace bench gpu --output build/gpu-check.json $(ARGS)
+gpu-check: ## Whether all that needs a GPU works on this one: a table, and build/gpu-check.json (8 minutes at most)
+	@python=python3; $$python -c 'import headrace_bench, lightning' 2>/dev/null || \
+		{ $(MAKE) --no-print-directory setup && python=$(BIN)/python; } || exit; \
+	exec $$python -m headrace_bench gpu --output build/gpu-check.json $(ARGS)
 
 mutants: setup ## Which random changes of the code no test notices (ARGS='--number 300 --seed 1'; hours)
 	@exec $(BIN)/python scripts/mutants.py $(ARGS)

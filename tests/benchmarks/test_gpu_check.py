@@ -122,14 +122,18 @@ def test_no_part_needs_what_only_tests_need():
     assert done.stdout.split() == [each.name for each in PARTS], done.stderr
 
 
-def test_the_check_runs_without_an_installed_command(tmp_path):
-    command = [sys.executable, "-m", "headrace_bench", "gpu", "--only", "nccl"]
-    env = {**os.environ, "PYTHONPATH": str(Path(gpu_check.__file__).parents[1])}
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=tmp_path, env=env, check=True
-    )
+def test_the_check_runs_without_an_installed_command_or_a_set_up_checkout(tmp_path):
+    figures = tmp_path / "check.json"
+    arguments = f"ARGS=--only nccl --output {figures}"
+    python = Path(sys.executable).parent
+    path = {"PATH": f"{python}:{os.environ['PATH']}"}
+    path["PYTHONPATH"] = str(Path(gpu_check.__file__).parents[1])
+    command = ["make", "-C", str(TESTS.parent), "gpu-check", f"BIN={tmp_path}", arguments]
+    env = {**os.environ, **path}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
     assert "nccl" in done.stdout
-    assert (tmp_path / "gpu-check.json").exists()
+    assert figures.exists()
 
 
 @pytest.mark.parametrize(
