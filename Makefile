@@ -18,7 +18,7 @@ SLURM = python3 deploy/slurm-dev/slurm_dev.py
 PROCESSES ?= $(shell cores=$$(nproc); echo $$((cores < 3 ? cores + 2 : 4)))
 PARALLEL = -n $(PROCESSES) --dist loadfile
 # what `make check` is content with
-QUICK = -m "not gpu and not nightly and not slow"
+QUICK = -m "not nightly and not slow"
 # tests of the engine: nothing beside it can be imported meanwhile
 ENGINE = tests/unit tests/contract
 
@@ -41,7 +41,7 @@ test: setup system-packages static ## Everything that must hold before a change 
 	@exec $(PYTEST) $(PARALLEL) tests $(ENGINE:%=--ignore=%)
 
 nightly: setup system-packages ## Benchmarks in a small size, and tests at scale: once a day, or after a change to what they measure
-	@exec $(PYTEST) $(PARALLEL) -m "nightly and not gpu" tests $(ARGS)
+	@exec $(PYTEST) $(PARALLEL) -m "nightly" tests $(ARGS)
 
 check: setup static ## What to run before each commit: all but what is slow and whole jobs, in minutes
 	@$(PYTEST) $(PARALLEL) $(QUICK) --without-satellites $(ENGINE)
@@ -76,8 +76,10 @@ integration: ## Tests with real leases, training and Airflow
 chaos: ## Tests that kill processes of a running job
 docs: ## Build the site, and test the documentation: its examples are run, its links and generated pages checked
 
-gpu-check: setup ## Whether all that needs a GPU works on this one: a table, and build/gpu-check.json (8 minutes at most)
-	@exec $(BIN)/headrace bench gpu --output build/gpu-check.json $(ARGS)
+gpu-check: ## Whether all that needs a GPU works on this one: a table, and build/gpu-check.json (8 minutes at most)
+	@python=python3; $$python -c 'import headrace_bench, lightning' 2>/dev/null || \
+		{ $(MAKE) --no-print-directory setup && python=$(BIN)/python; } || exit; \
+	exec $$python -m headrace_bench gpu --output build/gpu-check.json $(ARGS)
 
 mutants: setup ## Which random changes of the code no test notices (ARGS='--number 300 --seed 1'; hours)
 	@exec $(BIN)/python scripts/mutants.py $(ARGS)

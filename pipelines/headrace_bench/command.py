@@ -17,6 +17,7 @@ from headrace.cli.watching import telling
 from headrace.errors import UserError
 from headrace_bench import foresight, gpu_check, suite
 from headrace_bench.contest import BenchOptions, Tick
+from headrace_bench.machine import num_cores
 
 if TYPE_CHECKING:
     from headrace.files.manifest import Codec
@@ -24,11 +25,18 @@ if TYPE_CHECKING:
     from headrace_bench.records import BenchTable
 
 _MEMORY = Path("/dev/shm")
+_MIB = 2**20
+_MOST = 16
+"""Cores for which the data grow: more would need too much memory."""
+
 _TABLES = ("parquet", "csv")
 _DECODED = ("jpeg", "lz4", "zstd", "blosc")
 
 Sizes = Annotated[str, typer.Option(help="Bytes of a sample, separated by commas.")]
-Total = Annotated[str, typer.Option(help="Bytes of all samples of a table, as in 256MiB.")]
+Total = Annotated[
+    str | None,
+    typer.Option(help="Bytes of all samples of a table, as in 256MiB; default: by the cores."),
+]
 Folder = Annotated[
     Path | None,
     typer.Option(help="Folder to work in; default: /dev/shm, so that no disk is measured."),
@@ -44,7 +52,7 @@ def read(
         str | None,
         typer.Option(help=f"Read what must be decoded; valid: {', '.join(_DECODED)}."),
     ] = None,
-    total: Total = "256MiB",
+    total: Total = None,
     folder: Folder = None,
     peers: Peers = False,
     as_json: JsonOption = False,
@@ -77,7 +85,7 @@ def read(
             return bench_decode(options, tick)
         return bench_compressed(options, cast("Codec", decode), tick)
 
-    asked = _options(5, total, folder, sizes, peers=peers)
+    asked = _options(5, total or 128 * _MIB, folder, sizes, peers=peers)
     _show(partial(bench, asked), asked.peers, as_json=as_json)
 
 
@@ -87,7 +95,7 @@ def pack(
         str | None,
         typer.Option(help=f"Pack a file of 17 columns of numbers; valid: {', '.join(_TABLES)}."),
     ] = None,
-    total: Total = "512MiB",
+    total: Total = None,
     folder: Folder = None,
     peers: Peers = False,
     as_json: JsonOption = False,
@@ -113,7 +121,7 @@ def pack(
     def bench(options: BenchOptions, tick: Tick) -> tuple[BenchTable, ...]:
         return bench_table(options, table, tick) if table else bench_pack(options, tick)
 
-    asked = _options(3, total, folder, sizes, peers=peers)
+    asked = _options(3, total or 256 * _MIB, folder, sizes, peers=peers)
     _show(partial(bench, asked), asked.peers, as_json=as_json)
 
 
@@ -121,7 +129,7 @@ def stage(
     source: Annotated[
         Path | None, typer.Option(help="Folder for the dataset; default: on disk.")
     ] = None,
-    total: Total = "512MiB",
+    total: Total = None,
     folder: Folder = None,
     peers: Peers = False,
     as_json: JsonOption = False,
@@ -139,12 +147,15 @@ def stage(
     from headrace_bench.stage import bench_stage  # h5py takes half a second
 
     place = (source or Path(tempfile.gettempdir())).expanduser().absolute()
-    asked = _options(4, total, folder, peers=peers)
+    asked = _options(4, total or 256 * _MIB, folder, peers=peers)
     _show(partial(bench_stage, place, asked), asked.peers, as_json=as_json)
 
 
 def train(  # noqa: PLR0913  options of a command
-    ranks: Annotated[int, typer.Option(help="Processes that train together.", min=1)] = 2,
+    ranks: Annotated[
+        int | None,
+        typer.Option(help="Processes that train together; default: one per GPU, else 2.", min=1),
+    ] = None,
     batch_size: Annotated[int, typer.Option(help="Samples per batch of each.", min=2)] = 16,
     steps: Annotated[int, typer.Option(help="Optimizer steps of a lap.", min=4)] = 20,
     rounds: Annotated[int, typer.Option(help="Laps of each variant.", min=1)] = 3,
@@ -170,7 +181,9 @@ def train(  # noqa: PLR0913  options of a command
 
         headrace bench train --ranks 4 --batch-size 8 --json
     """
-    from headrace_bench.photos import PhotoOptions, bench_photos  # torch takes two seconds
+    import torch  # takes two seconds
+
+    from headrace_bench.photos import PhotoOptions, bench_photos
     from headrace_bench.train import TrainOptions, bench_train
 
     if photos:
@@ -178,7 +191,7 @@ def train(  # noqa: PLR0913  options of a command
         _show(partial(bench_photos, of), as_json=as_json)
         return
     options = TrainOptions(
-        ranks=ranks,
+        ranks=ranks or torch.cuda.device_count() or 2,
         batch_size=batch_size,
         steps=steps,
         rounds=rounds,
@@ -192,7 +205,7 @@ def s3(
         str, typer.Option(help="What to measure, separated by commas.")
     ] = "pack,stage,upload",
     sizes: Sizes = "3072,110592,1400000",
-    total: Total = "128MiB",
+    total: Total = None,
     folder: Folder = None,
     peers: Peers = False,
     as_json: JsonOption = False,
@@ -210,18 +223,20 @@ def s3(
     """
     from headrace_bench.s3 import bench_s3, known_work  # torch takes two seconds
 
-    asked = _options(3, total, folder, sizes, peers=peers)
+    asked = _options(3, total or 64 * _MIB, folder, sizes, peers=peers)
     _show(partial(bench_s3, known_work(work), asked), asked.peers, as_json=as_json)
 
 
 def _options(
-    rounds: int, total: str, folder: Path | None, sizes: str | None = None, *, peers: bool
+    rounds: int, total: str | int, folder: Path | None, sizes: str | None = None, *, peers: bool
 ) -> BenchOptions:
+    """Return the options; a number `total` is of bytes for each core, as threads need work."""
     from headrace_bench.report import all_peers
 
+    num_bytes = _bytes(total) if isinstance(total, str) else total * min(max(num_cores(), 2), _MOST)
     return BenchOptions(
         sizes=() if sizes is None else tuple(map(_bytes, sizes.split(","))),
-        total_bytes=_bytes(total),
+        total_bytes=num_bytes,
         rounds=rounds,
         folder=_folder(folder),
         peers=all_peers() if peers else (),

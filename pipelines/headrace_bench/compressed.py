@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
-import h5py
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils.data import ConcatDataset
 
-from headrace.data.order import TrainOrder
 from headrace.errors import UserError
 from headrace.files.manifest import Codec
 from headrace.shards import format as names
 from headrace.shards.chunks import ChunkTable, ChunkTables
 from headrace_bench.contest import BenchOptions, Tick, Variant, compete, for_each
-from headrace_bench.laps import reading
-from headrace_bench.peers.peer import Epoch, Pair
+from headrace_bench.laps import Reader, Tuned, reading
+from headrace_bench.machine import num_cores
+from headrace_bench.peers.files import loader_of
+from headrace_bench.peers.naive_h5py import H5pySamples
+from headrace_bench.peers.peer import Epoch, Pair, PeerReading, worker_choices
 from headrace_bench.read import loader_epoch, reader_of
 from headrace_bench.records import BenchTable, Kind
 from headrace_bench.samples import SampleShape, plan_shape, random_samples
@@ -63,29 +65,37 @@ def _table(options: BenchOptions, size: int, codec: Codec, tick: Tick) -> BenchT
 def _variants(
     options: BenchOptions, samples: NDArray[np.uint8], shape: SampleShape, paths: list[Path]
 ) -> list[Variant]:
-    def variant(name: str, kind: Kind, epoch: Epoch, settings: str) -> Variant:
-        reader = reader_of(options, samples, epoch)
-        return reading(name, kind, reader, settings, is_yardstick=kind != "peer")
+    def variant(kind: Kind, epoch: Epoch, settings: str) -> Variant:
+        return reading(kind, kind, reader_of(options, samples, epoch), settings)
 
+    def by_h5py(num_workers: int) -> Reader:
+        how = PeerReading(
+            folder=paths[0].parent,
+            sample_shape=shape.sample_shape,
+            batch_size=shape.batch_size,
+            num_workers=num_workers,
+        )
+        group = names.FIELDS_GROUP
+        files = [H5pySamples(path, f"{group}/{SAMPLE}", f"{group}/label") for path in paths]
+        reader = reader_of(options, samples, loader_of(ConcatDataset(files), how))
+        return replace(reader, num_samples=0, skips_start=True)
+
+    peer = Tuned(worker_choices(), by_h5py, "torch DataLoader, full shuffle")
     loader = loader_epoch(paths[0].parent.parent, shape.batch_size)
     return [
-        variant("limit", "limit", _limit_epoch(shape, paths), f"{_num_threads()} threads"),
-        variant("headrace", "headrace", loader, "BatchLoader as in training, full shuffle"),
-        variant("h5py, a read a sample", "peer", _h5py_epoch(shape, paths), "full shuffle"),
+        variant("limit", _limit_epoch(shape, paths), f"{num_cores()} threads"),
+        variant("headrace", loader, "BatchLoader as in training, full shuffle"),
+        Variant(name="h5py, a read a sample", kind="peer", lap=peer.lap, settings=peer.settings),
     ]
-
-
-def _num_threads() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def _limit_epoch(shape: SampleShape, paths: list[Path]) -> Epoch:
     """Return batches in the order of the files, decompressed in threads, one each."""
     tables = [_table_of(path) for path in paths]
     contents = [np.fromfile(path, dtype=np.uint8) for path in paths]
-    pool = ThreadPoolExecutor(_num_threads(), thread_name_prefix="bench-decompress")
+    pool = ThreadPoolExecutor(num_cores(), thread_name_prefix="bench-decompress")
     size = shape.batch_size
-    rooms = [np.empty((size, *shape.sample_shape), np.uint8) for _ in range(_num_threads())]
+    rooms = [np.empty((size, *shape.sample_shape), np.uint8) for _ in range(num_cores())]
     spans = [
         (number, start, min(start + size, table.num_rows))
         for number, table in enumerate(tables)
@@ -115,26 +125,3 @@ def _table_of(path: Path) -> ChunkTable:
             "Install hdf5plugin from its wheel (pip).",
         )
     return table
-
-
-def _h5py_epoch(shape: SampleShape, paths: list[Path]) -> Epoch:
-    arrays = [
-        h5py.File(path, "r", locking=False)[f"{names.FIELDS_GROUP}/{SAMPLE}"] for path in paths
-    ]
-    ends = np.cumsum([len(array) for array in arrays])
-    order = TrainOrder(num_samples=int(ends[-1]), seed=0, global_batch_size=shape.batch_size)
-    epochs = iter(range(2**60))
-
-    def sample(index: int) -> NDArray[np.uint8]:
-        number = int(np.searchsorted(ends, index, side="right"))
-        row: NDArray[np.uint8] = arrays[number][index - (ends[number] - len(arrays[number]))]
-        return row
-
-    def epoch() -> Iterator[Pair]:
-        number = next(epochs)
-        for each in range(order.num_batches):
-            indices = order.batch(number, each)
-            batch = np.stack([sample(index) for index in indices.tolist()])
-            yield torch.from_numpy(batch), torch.from_numpy(indices.copy())
-
-    return epoch

@@ -1,12 +1,12 @@
-"""Reading JPEG images: headrace's loader against torch's DataLoader over files, same decoder."""
+"""Reading JPEG images: headrace's loader, its decoder alone, torch's DataLoader over files."""
 
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
@@ -14,27 +14,39 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from headrace.fields.field_kind import kind_of_encoding
 from headrace_bench.contest import BenchOptions, Tick, Variant, compete
 from headrace_bench.laps import Reader, Tuned, reading
+from headrace_bench.machine import num_cores
 from headrace_bench.peers.files import Samples, loader_of
-from headrace_bench.peers.peer import Epoch, Pair, PeerReading
+from headrace_bench.peers.peer import Epoch, Pair, PeerReading, worker_choices
 from headrace_bench.read import check_against, loader_epoch
 from headrace_bench.records import BenchTable
 from headrace_bench.shards import write_dataset
 from headrace_bench.workspace import workspace
 
 _SIDE = 256
-_MAX_IMAGES = 1024
-_BATCH_SIZE = 32
+_UNLIKE = 512
+"""Images that are encoded; each is there several times if the cores need more."""
+_A_CORE = 16
+"""Images of a batch for each core, so that no thread is without work."""
 _QUALITY = 90
 _LONG = 4
 """Factor on the length of laps, relative to other reading: a batch takes long."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Images:
+class JpegImages:
+    """Encoded images, the first `len(decoded)` of them again and again."""
+
     files: tuple[bytes, ...]
     decoded: NDArray[np.uint8]
+    """Their pixels, `(unlike, side, side, 3) uint8`."""
+
+    @property
+    def batch_size(self) -> int:
+        """Images of a batch: enough for all cores."""
+        return min(_A_CORE * max(num_cores(), 2), len(self.files) // 2)
 
 
 def bench_decode(options: BenchOptions, tick: Tick) -> tuple[BenchTable, ...]:
@@ -45,7 +57,7 @@ def bench_decode(options: BenchOptions, tick: Tick) -> tuple[BenchTable, ...]:
     """
     with workspace(options.folder, 4 * options.total_bytes) as folder:
         tick("encoding JPEG images")
-        images = _make(options.total_bytes)
+        images = jpeg_images(options.total_bytes // (_SIDE * _SIDE * 3))
         sample_bytes = max(len(file) for file in images.files)
         write_dataset(folder / "headrace", images.files, sample_bytes)
         (folder / "files").mkdir()
@@ -55,9 +67,12 @@ def bench_decode(options: BenchOptions, tick: Tick) -> tuple[BenchTable, ...]:
     return (
         BenchTable(
             title=f"read, {len(images.files)} JPEG images of {_SIDE} x {_SIDE} pixels, about "
-            f"{sample_bytes:,} bytes, decoded by Pillow, batches of {_BATCH_SIZE}",
+            f"{sample_bytes:,} bytes, batches of {images.batch_size}",
             rows=tuple(rows),
-            notes=("Rates count decoded bytes. Limit: Pillow on bytes in memory, in threads.",),
+            notes=(
+                "Rates count decoded bytes. Limit: headrace's decoder on bytes in memory, a thread "
+                "per core. DataLoader: Pillow, as torchvision's datasets of images use it.",
+            ),
         ),
     )
 
@@ -68,12 +83,12 @@ def decode_jpeg(file: Path | io.BytesIO) -> NDArray[np.uint8]:
         return np.array(image)
 
 
-def _make(total_bytes: int) -> _Images:
-    """Make smooth pictures with noise, which compress about as well as photographs."""
-    count = max(min(_MAX_IMAGES, total_bytes // (_SIDE * _SIDE * 3)), 2)
+def jpeg_images(count: int) -> JpegImages:
+    """Make smooth pictures with noise, which compress about as well as photographs; at least 2."""
+    count = max(count, 2)
     random = np.random.default_rng(0)
     files: list[bytes] = []
-    for _ in range(count):
+    for _ in range(min(count, _UNLIKE)):
         coarse = random.integers(0, 256, (16, 16, 3), dtype=np.uint8)
         smooth = Image.fromarray(coarse).resize((_SIDE, _SIDE), Image.Resampling.BICUBIC)
         noise = random.normal(0, 8, (_SIDE, _SIDE, 3))
@@ -82,19 +97,19 @@ def _make(total_bytes: int) -> _Images:
         Image.fromarray(pixels).save(file, "JPEG", quality=_QUALITY)
         files.append(file.getvalue())
     decoded = np.stack([decode_jpeg(io.BytesIO(file)) for file in files])
-    return _Images(files=tuple(files), decoded=decoded)
+    return JpegImages(files=tuple(islice(cycle(files), count)), decoded=decoded)
 
 
-def _variants(options: BenchOptions, images: _Images, folder: Path) -> list[Variant]:
-    batch_size = min(_BATCH_SIZE, len(images.files) // 2)
-    num_threads = len(os.sched_getaffinity(0))
+def _variants(options: BenchOptions, images: JpegImages, folder: Path) -> list[Variant]:
+    batch_size, num_threads = images.batch_size, num_cores()
+    check = check_against(torch.from_numpy(images.decoded))
 
     def reader(epoch: Epoch, skips_start: bool = False) -> Reader:
         return Reader(
             epoch=epoch,
             lap_s=_LONG * options.lap_s,
             num_samples=len(images.files) // batch_size * batch_size,
-            check=check_against(torch.from_numpy(images.decoded)),
+            check=lambda batch, numbers: check(batch, numbers % len(images.decoded)),
             skips_start=skips_start,
         )
 
@@ -110,7 +125,7 @@ def _variants(options: BenchOptions, images: _Images, folder: Path) -> list[Vari
 
     limit = reader(_limit_epoch(images, batch_size, num_threads))
     headrace = reader(loader_epoch(folder / "headrace", batch_size))
-    peer = Tuned((0, num_threads), over_files, "torch DataLoader, full shuffle")
+    peer = Tuned(worker_choices(), over_files, "torch DataLoader, full shuffle")
     return [
         reading("limit", "limit", limit, f"decoding alone, {num_threads} threads"),
         reading("headrace", "headrace", headrace, "BatchLoader as in training, full shuffle"),
@@ -118,13 +133,13 @@ def _variants(options: BenchOptions, images: _Images, folder: Path) -> list[Vari
     ]
 
 
-def _limit_epoch(images: _Images, batch_size: int, num_threads: int) -> Epoch:
+def _limit_epoch(images: JpegImages, batch_size: int, num_threads: int) -> Epoch:
     pool = ThreadPoolExecutor(num_threads, thread_name_prefix="bench-decode")
     buffer = torch.empty((batch_size, _SIDE, _SIDE, 3), dtype=torch.uint8)
-    pixels = buffer.numpy()
+    pixels, decoder = buffer.numpy(), kind_of_encoding("jpeg")
 
     def decode(place: int, number: int) -> None:
-        pixels[place] = decode_jpeg(io.BytesIO(images.files[number]))
+        pixels[place] = decoder.decode(images.files[number])
 
     def epoch() -> Iterator[Pair]:
         for start in range(0, len(images.files) - batch_size + 1, batch_size):

@@ -54,9 +54,17 @@ class GpuPart:
 
 
 _KEYS = "headrace_bench.gpu_trainings:keys"
+_INPUT, _NODE = "headrace_bench.gpu_input", "headrace_bench.gpu_node"
 
 PARTS = (
-    GpuPart(name="tests", target="headrace_bench.gpu_tests:tests", limit_s=200.0),
+    GpuPart(name="copies", target="headrace_bench.gpu_data:copies", needs_cuda=False),
+    GpuPart(name="usage", target="headrace_bench.gpu_data:usage"),
+    GpuPart(name="preflight", target=f"{_NODE}:preflights", limit_s=60.0, needs_cuda=False),
+    GpuPart(name="two-ranks", target="headrace_bench.gpu_ranks:two_ranks", needs_cuda=False),
+    GpuPart(name="decode", target=f"{_INPUT}:decode", limit_s=40.0, needs_cuda=False),
+    GpuPart(name="workers", target=f"{_INPUT}:workers", limit_s=40.0, needs_cuda=False),
+    GpuPart(name="gpu-decode", target=f"{_INPUT}:gpu_decode", limit_s=60.0, needs_cuda=False),
+    GpuPart(name="gpu-tier", target=f"{_INPUT}:gpu_tier", limit_s=60.0, needs_cuda=False),
     GpuPart(name="nccl", target=_KEYS),
     GpuPart(name="nccl-all", target=_KEYS),
     GpuPart(name="sync-batchnorm", target=_KEYS),
@@ -66,6 +74,9 @@ PARTS = (
     GpuPart(name="fsdp2", target=_KEYS, needs_cuda=False),
     GpuPart(name="resume", target="headrace_bench.gpu_trainings:resume", needs_cuda=False),
     GpuPart(name="train", target="headrace_bench.gpu_trainings:speed", needs_cuda=False),
+    GpuPart(name="photos", target=f"{_INPUT}:photos", limit_s=90.0, needs_cuda=False),
+    GpuPart(name="trials", target=f"{_NODE}:trials", limit_s=90.0, needs_cuda=False),
+    GpuPart(name="probe", target=f"{_NODE}:probe", limit_s=90.0, needs_cuda=False),
     GpuPart(name="compile", target=_KEYS),
 )
 """In the order in which they run: long parts come last, because the total time is limited."""

@@ -135,7 +135,8 @@ def speed(folder: Path) -> Rows:
     options = TrainOptions(ranks=ranks, folder=folder, **size)
     found = time_trainings(options, print)
     rate, _ = train_tables(found, options)
-    used = 1 - min(each.data_wait for each in found["headrace"])
+    steadiest = min(found["headrace"], key=lambda each: each.data_wait)
+    used = 1 - steadiest.data_wait
     first = {name: min(each.first - each.asked for each in all_) for name, all_ in found.items()}
     share, begun = rate.of_limit["headrace"], first["headrace"] / first["torchrun"]
     samples_per_s = rate.rows[1].samples_per_s or 0.0
@@ -150,8 +151,14 @@ def speed(folder: Path) -> Rows:
         judged(
             "utilisation",
             used,
-            f"{used:.3f} of the time without a wait for batches",
+            f"{used:.3f} of the time after the warm-up without a wait for batches",
             at_least=UTILISATION_GOAL if on_gpu else None,
+        ),
+        judged(
+            "wait-at-start",
+            steadiest.start_wait_s,
+            f"{steadiest.start_wait_s:.2f} s for the batches of the warm-up",
+            unit="s",
         ),
         judged(
             "first-step",

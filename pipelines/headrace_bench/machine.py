@@ -24,11 +24,16 @@ def machine(packages: Iterable[str] = ()) -> BenchMachine:
     """Return this machine, with versions of these distributions besides headrace's own."""
     return BenchMachine(
         cpu=cpu_model() or platform.machine(),
-        num_cores=len(os.sched_getaffinity(0)),
+        num_cores=num_cores(),
         memory_bytes=psutil.virtual_memory().total,
         system=f"{platform.system()} {platform.release()}",
         versions={"python": platform.python_version(), **versions((*PACKAGES, *packages))},
     )
+
+
+def num_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def load() -> float:

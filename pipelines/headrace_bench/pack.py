@@ -16,7 +16,8 @@ from headrace.shards.dataset import ShardedDataset
 from headrace_bench.contest import BenchOptions, Measured, Tick, Variant, compete, for_each
 from headrace_bench.copying import concatenate, concatenate_bare, list_files
 from headrace_bench.laps import Reader, check_epoch
-from headrace_bench.pack_headrace import new_pool, num_processes, pack_folder, shard_bytes_of
+from headrace_bench.machine import num_cores
+from headrace_bench.pack_headrace import new_pool, pack_folder, shard_bytes_of
 from headrace_bench.peers.peer import Loader, PeerPart, PeerReading, load, missing
 from headrace_bench.read import check_against, missing_row
 from headrace_bench.records import BenchRow, BenchTable
@@ -88,7 +89,7 @@ def _table(options: BenchOptions, size: int, pool: ProcessPoolExecutor, tick: Ti
         notes=(
             "Limit: the same folder listed, and its files read and written one after another, "
             "without checking them.",
-            f"All by {num_processes()} processes. headrace: listing, labels, checks, checksums, "
+            f"All by {num_cores()} processes. headrace: listing, labels, checks, checksums, "
             "statistics and manifest included; others get the list of files. Processes are "
             "started before the clock starts, for all.",
         ),
@@ -134,12 +135,12 @@ def _peer_variant(job: _Job, peer: Loader) -> Variant:
 
 def _shares(files: Sequence[str]) -> list[Sequence[str]]:
     """Return the files of each process: one piece of the list each."""
-    ends = [len(files) * n // num_processes() for n in range(num_processes() + 1)]
+    ends = [len(files) * n // num_cores() for n in range(num_cores() + 1)]
     return [files[a:b] for a, b in pairwise(ends)]
 
 
 def _concatenate(job: _Job, work: Callable[[Sequence[str], str], int]) -> None:
-    targets = [str(job.target / f"{number}") for number in range(num_processes())]
+    targets = [str(job.target / f"{number}") for number in range(num_cores())]
     for _ in job.pool.map(work, _shares(list_files(job.source)), targets):
         pass
 
@@ -150,11 +151,11 @@ def _pack(job: _Job, options: dict[str, str]) -> None:
 
 
 def _pack_by(job: _Job, peer: Loader) -> None:
-    numbers = range(num_processes())
+    numbers = range(num_cores())
     modules, folders = [peer.folder] * len(numbers), [str(job.target)] * len(numbers)
     for _ in job.pool.map(write_part, modules, _shares(job.files), numbers, folders):
         pass
-    peer.finish(job.target, num_processes())
+    peer.finish(job.target, num_cores())
 
 
 def check_packed(target: Path, samples: NDArray[np.uint8]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext
@@ -17,6 +16,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site, StoreOptions
 from headrace.steps.context import StepContext
 from headrace.steps.mailbox import StepSpec
+from headrace_bench.machine import num_cores
 from headrace_bench.rclone import environment
 
 Item = TypeVar("Item")
@@ -26,16 +26,11 @@ _SHARDS_A_PROCESS = 4
 """Least number of shards, so that the work is divided equally over processes."""
 
 
-def num_processes() -> int:
-    """Return the number of packing processes of every variant: the usable cores."""
-    return len(os.sched_getaffinity(0))
-
-
 @contextmanager
 def new_pool() -> Iterator[ProcessPoolExecutor]:
     """Yield a pool of these; each is a new process, without the working folder (Python >= 3.11)."""
     spawn = get_context("spawn")
-    with environment({"PYTHONSAFEPATH": "1"}), ProcessPoolExecutor(num_processes(), spawn) as pool:
+    with environment({"PYTHONSAFEPATH": "1"}), ProcessPoolExecutor(num_cores(), spawn) as pool:
         yield pool
 
 
@@ -63,7 +58,7 @@ class PoolFleet:
 
 def shard_bytes_of(num_bytes: int, sample_bytes: int = 1) -> int:
     """Return the size of shards of which each process gets several."""
-    num_shards = _SHARDS_A_PROCESS * num_processes()
+    num_shards = _SHARDS_A_PROCESS * num_cores()
     return min(64 * 2**20, max(num_bytes // num_shards, sample_bytes))
 
 
@@ -82,7 +77,7 @@ def pack_folder(
     recipe = {
         "name": "benchmark",
         "dataset": {"name": "benchmark", "source": str(source), "splits": {"train": 1.0}},
-        "pack": {"shard_bytes": shard_bytes, "shards_multiple_of": num_processes(), **options},
+        "pack": {"shard_bytes": shard_bytes, "shards_multiple_of": num_cores(), **options},
         "model": {"_target_": "torch.nn.Identity"},
         "evaluate": {"split": "train"},
     }

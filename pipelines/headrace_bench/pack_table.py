@@ -11,7 +11,8 @@ from pyarrow import csv, parquet, table
 
 from headrace.shards.dataset import ShardedDataset
 from headrace_bench.contest import BenchOptions, Measured, Tick, Variant, compete
-from headrace_bench.pack_headrace import new_pool, num_processes, pack_folder, shard_bytes_of
+from headrace_bench.machine import num_cores
+from headrace_bench.pack_headrace import new_pool, pack_folder, shard_bytes_of
 from headrace_bench.records import BenchTable
 from headrace_bench.workspace import workspace
 
@@ -58,7 +59,7 @@ def bench_table(options: BenchOptions, form: str, tick: Tick) -> tuple[BenchTabl
             ),
         ]
         rows = compete(variants, options.rounds, tick)
-    note = f"headrace: by {num_processes()} processes; names, splits, checksums and statistics too."
+    note = f"headrace: by {num_cores()} processes; names, splits, checksums and statistics too."
     title = f"pack, a {form} table of {num_rows:,} rows of {_NUM_COLUMNS} float32 columns"
     return (BenchTable(title=title, rows=tuple(rows), notes=(note,)),)
 

@@ -62,7 +62,9 @@ class PhotoOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Photographs:
+class Photographs:
+    """Photographs made for the benchmark."""
+
     files: tuple[bytes, ...]
     tints: Tensor
     """Colour of each on average, `(num_photographs, 3)`."""
@@ -77,7 +79,7 @@ def bench_photos(options: PhotoOptions, tick: Tick) -> tuple[BenchTable, ...]:
     count = max(options.unlike * _num_cores(), 2 * options.batch_size)
     with workspace(options.folder, 2 * count * _BYTES) as folder:
         tick("making photographs")
-        made = _make(options.unlike)
+        made = make_photographs(options.unlike)
         files = [made.files[number % options.unlike] for number in range(count)]
         write_dataset(folder / "headrace", files, _BYTES)
         (folder / "files").mkdir()
@@ -100,7 +102,7 @@ def _num_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _make(count: int) -> _Photographs:
+def make_photographs(count: int) -> Photographs:
     """Make photographs of ImageNet's sizes: smooth, with noise, each of its own colour."""
     rng = np.random.default_rng(0)
     tints = rng.integers(*_TINTS, (count, 3))
@@ -116,10 +118,10 @@ def _make(count: int) -> _Photographs:
         file = io.BytesIO()
         Image.fromarray(pixels).save(file, "JPEG", quality=_QUALITY)
         files.append(file.getvalue())
-    return _Photographs(files=tuple(files), tints=torch.from_numpy(tints))
+    return Photographs(files=tuple(files), tints=torch.from_numpy(tints))
 
 
-def _variants(options: PhotoOptions, made: _Photographs, folder: Path) -> list[Variant]:
+def _variants(options: PhotoOptions, made: Photographs, folder: Path) -> list[Variant]:
     used = trained if torch.cuda.is_available() else lambda epoch: epoch
     paths = sorted((folder / "files").glob("*.jpg"))
     library, crop = _peer(options.size)
@@ -139,7 +141,7 @@ def _variants(options: PhotoOptions, made: _Photographs, folder: Path) -> list[V
         return replace(reader, epoch=used(loader_of(Samples(paths, crop), how)), skips_start=True)
 
     reader = Reader(
-        epoch=used(_headrace_epoch(folder / "headrace", options)),
+        epoch=used(photo_epoch(folder / "headrace", options)),
         lap_s=options.lap_s,
         num_samples=len(paths) // options.batch_size * options.batch_size,
         check=check,
@@ -153,7 +155,8 @@ def _variants(options: PhotoOptions, made: _Photographs, folder: Path) -> list[V
     ]
 
 
-def _headrace_epoch(folder: Path, options: PhotoOptions) -> Epoch:
+def photo_epoch(folder: Path, options: PhotoOptions) -> Epoch:
+    """Return passes over a dataset of photographs, each with other random crops."""
     dataset = ShardedDataset(folder, SPLIT)
     order = TrainOrder(num_samples=len(dataset), seed=0, global_batch_size=options.batch_size)
     made = Reading(transforms=(RandomResizedCrop(size=options.size),))

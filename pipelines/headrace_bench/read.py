@@ -19,7 +19,15 @@ from headrace.recipe.recipe import DataSpec
 from headrace.shards.dataset import ShardedDataset
 from headrace_bench.contest import FAULTS, BenchOptions, Tick, Variant, compete, failure, for_each
 from headrace_bench.laps import Check, Reader, Tuned, read_lap, reading
-from headrace_bench.peers.peer import Epoch, Loader, Pair, PeerPart, PeerReading, missing
+from headrace_bench.peers.peer import (
+    Epoch,
+    Loader,
+    Pair,
+    PeerPart,
+    PeerReading,
+    missing,
+    worker_choices,
+)
 from headrace_bench.records import BenchRow, BenchTable, Kind, Lap
 from headrace_bench.samples import SampleShape, plan_shape, random_samples
 from headrace_bench.shards import SAMPLE, SPLIT, write_dataset
@@ -72,7 +80,7 @@ def peer_variant(peer: Loader, folder: Path, reader: Reader, shape: SampleShape)
         )
         return replace(reader, epoch=peer.open(reading), num_samples=0, skips_start=True)
 
-    tuned = Tuned(peer.workers, make, peer.settings)
+    tuned = Tuned(worker_choices() if peer.takes_workers else (0,), make, peer.settings)
     return Variant(name=peer.name, kind="peer", lap=tuned.lap, settings=tuned.settings)
 
 

@@ -18,8 +18,9 @@ from headrace.objects.store import open_store
 from headrace.recipe.site import StoreOptions, Tier
 from headrace.staging.staged import StagingOptions, ensure_staged
 from headrace_bench.contest import BenchOptions, Measured, Tick, Variant, compete, for_each
+from headrace_bench.machine import num_cores
 from headrace_bench.pack import check_packed
-from headrace_bench.pack_headrace import new_pool, num_processes, pack_folder, shard_bytes_of
+from headrace_bench.pack_headrace import new_pool, pack_folder, shard_bytes_of
 from headrace_bench.rclone import (
     CONCURRENCY,
     DEFAULTS,
@@ -126,7 +127,7 @@ def _pack(options: BenchOptions, size: int, pool: ProcessPoolExecutor, tick: Tic
         samples = random_samples(shape)
         write_files(samples, folder / "served" / "bench" / "files")
         with serving(folder / "served") as server:
-            s3 = server.options(num_processes())
+            s3 = server.options(num_cores())
             shard_bytes = shard_bytes_of(shape.num_bytes, shape.sample_bytes)
 
             def pack(target: Path) -> None:
@@ -142,7 +143,7 @@ def _pack(options: BenchOptions, size: int, pool: ProcessPoolExecutor, tick: Tic
         title=f"pack from S3, {shape.num_samples:,} .npy objects of {shape.sample_bytes:,} bytes",
         rows=tuple(rows),
         notes=(
-            f"headrace: {num_processes()} processes with {s3.connections} requests each; listing, "
+            f"headrace: {num_cores()} processes with {s3.connections} requests each; listing, "
             "labels, versions, checksums, statistics and manifest included. rclone starts on the "
             "clock. The server runs on the same cores.",
         ),
@@ -171,7 +172,7 @@ def _upload(options: BenchOptions, pool: ProcessPoolExecutor, tick: Tick) -> Ben
     with workspace(options.folder, 2 * _room(options)) as folder:
         manifest, dataset = _dataset(options, folder, tick)
         with serving(folder / "served") as server:
-            s3 = server.options(num_processes())
+            s3 = server.options(num_cores())
             job = _job(server.folder / "taken", manifest)
             numbers = count()
 
@@ -194,7 +195,7 @@ def _upload(options: BenchOptions, pool: ProcessPoolExecutor, tick: Tick) -> Ben
             variants = job.variants((upload, check), rclone, options.peers)
             rows = compete(variants, options.rounds, tick)
     note = (
-        f"headrace: as with pack.target, {num_processes()} processes, in parts that are each "
+        f"headrace: as with pack.target, {num_cores()} processes, in parts that are each "
         "signed with their SHA-256."
     )
     return BenchTable(title=f"upload to S3, {_size_of(manifest)}", rows=tuple(rows), notes=(note,))

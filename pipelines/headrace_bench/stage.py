@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from headrace.recipe.site import Tier
 from headrace.staging.staged import ensure_staged
 from headrace_bench.contest import BenchOptions, Measured, Tick, Variant, compete
 from headrace_bench.copying import sendfile_tree
+from headrace_bench.machine import num_cores
 from headrace_bench.records import BenchRow, BenchTable, Lap
 from headrace_bench.samples import plan_shape, random_samples
 from headrace_bench.shards import SHARD_BYTES, write_dataset
@@ -56,7 +56,7 @@ def bench_stage(place: Path, options: BenchOptions, tick: Tick) -> tuple[BenchTa
 
 
 def _variants(dataset: Path, target: Path, names: Sequence[str]) -> list[Variant]:
-    num_threads = len(os.sched_getaffinity(0))
+    num_threads = num_cores()
     job = Measured(
         target=target,
         num_samples=read_manifest(dataset).num_samples,

@@ -7,8 +7,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated
 
 import typer
@@ -44,7 +45,10 @@ print(json.dumps({"seconds": time.perf_counter() - began, "version": ray.__versi
 
 def suite(
     trials: Annotated[int, typer.Option(min=2, help="Trivial trials.")] = 200,
-    workers: Annotated[int, typer.Option(min=1, help="Workers with one trial at a time each.")] = 2,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Workers with one trial at a time each; default: one per core."),
+    ] = None,
     ray_python: Annotated[
         Path | None,
         typer.Option("--peers", help="A Python with ray[tune], to run the same trials."),
@@ -60,14 +64,14 @@ def suite(
 
         headrace bench suite --trials 1000 --peers ~/ray/bin/python
     """
-    load = machine.load()
+    load, workers = machine.load(), workers or machine.num_cores()
     seconds: dict[str, float] = {}
     versions: dict[str, str] = {}
     with made_home() as folder, tidy_end(), telling(open_console(stderr=True)) as tick:
         if ray_python is not None:
             _by(ray_python, Path(folder), "import ray.tune")
         tick("headrace")
-        seconds["headrace"] = _headrace(Path(folder), trials, workers) / trials
+        seconds["headrace"] = sweep_s(Path(folder), trials, workers) / trials
         if ray_python is not None:
             tick("Ray Tune")
             took_s, versions["ray"] = _ray(ray_python, Path(folder), trials, workers)
@@ -86,19 +90,28 @@ def suite(
     typer.echo(f"{host.cpu}, {host.num_cores} cores; load {load:.2f} before")
 
 
-def _headrace(home: Path, trials: int, workers: int) -> float:
-    """Return the seconds from the first start of a trial to the last end."""
+def sweep_s(
+    home: Path,
+    trials: int,
+    workers: int,
+    suite: Mapping[str, int] = MappingProxyType({"trials_per_node": 1}),
+    code: str = _CODE,
+) -> float:
+    """Return the seconds from the first start of a trial to the last end.
+
+    `code` defines the function `square(x)`; `suite` is that of the recipe.
+    """
     export_digits(home / "examples" / "digits")
     for folder in ("recipes", "sites", "code"):
         (home / folder).mkdir()
-    (home / "code" / "trivial.py").write_text(_CODE)
+    (home / "code" / "trivial.py").write_text(code)
     recipe = {
         "code": [str(home / "code")],
         "dataset": {"name": "digits", "source": str(home / "examples" / "digits"),
                     "labels": "folders", "splits": {"train": 0.9, "val": 0.1}},
         "train": {"function": {"_target_": "trivial.square", "x": 0}},
         "evaluate": None,
-        "suite": {"trials_per_node": 1},
+        "suite": dict(suite),
     }  # fmt: skip
     site = {
         "folder": str(home),

@@ -17,7 +17,9 @@ WARM_UP = 3
 
 
 class StepTimes:
-    """When the first step, those of the warm-up and all steps had ended: `[s, s, s]`, as JSON.
+    """When the first step, those of the warm-up and all steps had ended, as JSON.
+
+    Three times, then the seconds of waiting for batches in the warm-up, and after it.
 
     Args:
         file: File for the times; only the first rank's are used.
@@ -30,17 +32,20 @@ class StepTimes:
         self._marks = (1, WARM_UP, steps)
         self._done = 0
         self._times: list[float] = []
+        self._waits: list[float] = []
 
-    def step_ended(self) -> None:
-        """Record the time, in seconds since the epoch, if it is needed."""
+    def step_ended(self, wait_s: float = 0.0) -> None:
+        """Record the time, in seconds since the epoch, and the wait so far, if they are needed."""
         self._done += 1
         if self._done not in self._marks:
             return
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         self._times.append(time.time())
+        self._waits.append(wait_s)
         if self._done == self._marks[-1]:
-            write_json(self._file, self._times)
+            _, warm_s, all_s = self._waits
+            write_json(self._file, [*self._times, warm_s, all_s - warm_s])
 
 
 class TimedResNet50(LightningModule):  # type: ignore[misc]
@@ -70,7 +75,7 @@ class TimedResNet50(LightningModule):  # type: ignore[misc]
     def on_train_batch_end(self, *_: object) -> None:
         """Record the time."""
         if self._times is not None:
-            self._times.step_ended()
+            self._times.step_ended(self.trainer.train_dataloader.wait_s)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return the optimizer of the plain loop."""

@@ -31,6 +31,7 @@ from headrace.states import LeaseState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepSpec
 from headrace_bench.contest import Tick
+from headrace_bench.machine import num_cores
 from headrace_bench.records import BenchRow, BenchTable, Kind, Lap
 from headrace_bench.samples import SampleShape, random_samples
 from headrace_bench.shards import write_dataset
@@ -63,7 +64,7 @@ class TrainOptions:
     @property
     def threads(self) -> int:
         """Threads of each rank: its share of the cores."""
-        return max(len(os.sched_getaffinity(0)) // self.ranks, 1)
+        return max(num_cores() // self.ranks, 1)
 
     @property
     def sample_bytes(self) -> int:
@@ -81,8 +82,15 @@ class TrainTimes:
     warm: float
     """End of the warm-up."""
     last: float
-    data_wait: float = 0.0
-    """Share of its time that it waited for batches; 0 for the plain loop, which lacks it."""
+    start_wait_s: float = 0.0
+    """Seconds of waiting for batches in the warm-up; 0 for the plain loop, which has no loader."""
+    wait_s: float = 0.0
+    """The same after the warm-up."""
+
+    @property
+    def data_wait(self) -> float:
+        """Share of the time after the warm-up that it waited for batches."""
+        return self.wait_s / max(self.last - self.warm, 1e-9)
 
 
 _Train = Callable[[], TrainTimes]
@@ -213,9 +221,8 @@ def _trainings(lease: LeaseFolder, site: Site, options: TrainOptions) -> _Train:
         file = Path(site.folder) / f"{run_id}.json"
         recipe = _recipe(options, file)
         asked = time.time()
-        outputs = train_once(lease, site, recipe, run_id)
-        first, warm, last = json.loads(file.read_text())
-        return TrainTimes(asked, first, warm, last, outputs["data_wait"])
+        train_once(lease, site, recipe, run_id)
+        return TrainTimes(asked, *json.loads(file.read_text()))
 
     return train
 

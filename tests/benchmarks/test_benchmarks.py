@@ -8,6 +8,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -27,11 +28,12 @@ from headrace.states import LeaseState, StepState
 from headrace.status.lease import leases_page
 from headrace_bench.compressed import bench_compressed
 from headrace_bench.contest import BenchOptions
-from headrace_bench.decode import bench_decode
+from headrace_bench.decode import JpegImages, bench_decode
 from headrace_bench.foresight import Foretold, in_words
 from headrace_bench.machine import machine
 from headrace_bench.pack import bench_pack
 from headrace_bench.pack_table import bench_table
+from headrace_bench.peers.peer import worker_choices
 from headrace_bench.photos import PhotoOptions, bench_photos, trained
 from headrace_bench.read import bench_read
 from headrace_bench.records import BenchReport, BenchTable
@@ -131,6 +133,31 @@ def test_packing_staging_and_uploads_with_s3(tmp_path):
         check_rows(table, {"limit", "headrace"})
     assert [table.title.split()[0] for table in tables] == ["pack", "stage", "upload"]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("cores", "choices", "total", "batch_size"),
+    [
+        (1, (0, 1, 2), 2 * 256, 32),
+        (2, (0, 1, 2), 2 * 256, 32),
+        (16, (0, 2, 8, 16), 16 * 256, 256),
+        (64, (0, 2, 32, 64), 16 * 256, 1024),
+    ],
+)
+def test_work_and_workers_of_peers_grow_with_the_cores(
+    tmp_path, monkeypatch, cores, choices, total, batch_size
+):
+    monkeypatch.setattr("headrace_bench.machine.os.sched_getaffinity", lambda _: range(cores))
+    assert worker_choices() == choices
+    asked: list[BenchOptions] = []
+    monkeypatch.setattr(
+        "headrace_bench.stage.bench_stage", lambda _, of, __: asked.append(of) or ()
+    )
+    for more in ((), ("--total", "1MiB")):
+        assert headrace("bench", "stage", "--json", *more).exit_code == 0
+    assert [of.total_bytes for of in asked] == [total * 2**20, 2**20]
+    images = JpegImages(files=(b"",) * 4096, decoded=np.zeros((1, 2, 2, 3), np.uint8))
+    assert images.batch_size == batch_size
 
 
 @pytest.mark.parametrize("as_json", [True, False])

@@ -19,7 +19,7 @@ class HfDatasets(Loader):
     name = "HF datasets"
     module = "datasets"
     settings = 'Array3D column, with_format("numpy") (faster than "torch"), full shuffle'
-    workers = (0,)
+    takes_workers = False
     row_format = "numpy"
     """The library's format of rows."""
 

@@ -13,20 +13,22 @@ from headrace_bench.peers.files import loader_of
 from headrace_bench.peers.peer import Epoch, Loader, PeerPart, PeerReading
 
 
-class _Samples(Dataset[tuple[NDArray[np.uint8], int]]):
-    def __init__(self, path: Path) -> None:
-        self._path = path
+class H5pySamples(Dataset[tuple[NDArray[np.uint8], int]]):
+    """Samples of a file and their numbers, by the names of both arrays."""
+
+    def __init__(self, path: Path, sample: str = "sample", number: str = "number") -> None:
+        self._path, self._sample, self._number = path, sample, number
         self._file: h5py.File | None = None
-        with h5py.File(path, "r") as file:
-            self._num_samples = len(file["number"])
+        with h5py.File(path, "r", locking=False) as file:
+            self._num_samples = len(file[number])
 
     def __len__(self) -> int:
         return self._num_samples
 
     def __getitem__(self, index: int) -> tuple[NDArray[np.uint8], int]:
         if self._file is None:  # each worker process opens the file by itself
-            self._file = h5py.File(self._path, "r")
-        return self._file["sample"][index], int(self._file["number"][index])
+            self._file = h5py.File(self._path, "r", locking=False)
+        return self._file[self._sample][index], int(self._file[self._number][index])
 
 
 class NaiveH5py(Loader):
@@ -50,7 +52,7 @@ class NaiveH5py(Loader):
     def open(self, reading: PeerReading) -> Epoch:
         """Read all files."""
         files = sorted(reading.folder.glob("*.h5"))
-        return loader_of(ConcatDataset([_Samples(path) for path in files]), reading)
+        return loader_of(ConcatDataset([H5pySamples(path) for path in files]), reading)
 
 
 PEER = NaiveH5py()

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headrace_bench.machine import num_cores
+
 _EXTRA = "bench"
 """Optional dependencies of headrace that install the peers."""
 
@@ -53,6 +55,12 @@ class PeerReading:
     """Worker processes; 0 reads in this one."""
 
 
+def worker_choices() -> tuple[int, ...]:
+    """Return the numbers of worker processes to try: 0, 2, half of the cores and all."""
+    cores = num_cores()
+    return tuple(sorted({0, 2, max(cores // 2, 1), cores}))
+
+
 class Loader(ABC):
     """One library."""
 
@@ -62,8 +70,8 @@ class Loader(ABC):
     """Distribution, if its name differs from the module's."""
     settings: str
     """How it is used."""
-    workers: tuple[int, ...] = (0, 2)
-    """Numbers of workers to try; the fastest one counts."""
+    takes_workers: bool = True
+    """Whether it reads in worker processes: the fastest of `worker_choices` counts."""
     packs: bool = True
     """Whether it writes anything but single files."""
 
