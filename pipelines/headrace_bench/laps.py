@@ -123,7 +123,8 @@ class Tuned:
 
     def settings(self) -> str:
         """How the peer is used, with the chosen workers."""
-        workers = f"best of {', '.join(map(str, self._choices))} workers: {self._num_workers}"
+        *most, last = map(str, self._choices)
+        workers = f"best of {', '.join(most)} and {last} workers: {self._num_workers}"
         return f"{self._settings}; {workers}" if len(self._choices) > 1 else self._settings
 
     def _choose(self) -> Lap:

@@ -45,6 +45,7 @@ class Training:
             reduce=lambda value, reduce_op: value,
         )
         trainer = SimpleNamespace(
+            _checkpoint_connector=SimpleNamespace(dump_checkpoint=dict),
             global_step=first_epoch * STEPS_PER_EPOCH,
             current_epoch=first_epoch,
             callback_metrics={},
