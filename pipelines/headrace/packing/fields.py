@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,9 @@ from headrace.files.manifest import FieldInfo, Quarantined
 from headrace.packing.sample_table import SampleRef
 from headrace.packing.samples import Source, SourceField, Unreadable
 from headrace.recipe.dataset import PackField, PackSpec
-from headrace.shards.shard_layout import Buffer
+
+if TYPE_CHECKING:
+    from headrace.shards.shard_layout import Buffer  # importing h5py takes half a second
 
 NUM_TRIED = 100
 """Samples that are tried; one must be readable, so that shapes and dtypes are known."""
