@@ -12,10 +12,9 @@ from headrace.errors import RecipeError
 from headrace.recipe.base import Fraction, Name, Settings
 from headrace.recipe.dataset import PackField
 from headrace.recipe.load import parse
-from headrace.recipe.recipe import Recipe
+from headrace.recipe.recipe import CROP, Recipe
 from headrace.recipe.targets import targets_of
 
-_TARGET = "headrace.data.transforms.RandomResizedCrop"
 _CENTRE = 224 / 256
 """Side of the central square, as a share of the shorter side: as ImageNet is evaluated."""
 
@@ -74,7 +73,7 @@ def crops_of(recipe: Recipe) -> dict[str, Crop]:
     """Return the crops of samples by key; raise `RecipeError` if one is not valid there."""
     found: dict[str, Crop] = {}
     for key, target in targets_of(recipe).items():
-        if target.target != _TARGET:
+        if target.target != CROP:
             continue
         crop = parse(Crop, target.model_extra or {}, key)
         where = f"{key} crops '{crop.field}' at decoding, but"

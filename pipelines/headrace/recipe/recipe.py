@@ -53,6 +53,10 @@ class RetryPolicy(Settings):
     """Failures of a step in a row, without progress between them, before a run gives it up."""
 
 
+CROP = "headrace.data.transforms.RandomResizedCrop"
+"""A sample transform that threads do while they decode."""
+
+
 class DataSpec(Settings):
     """How samples become batches."""
 
@@ -120,7 +124,9 @@ class DataSpec(Settings):
         if self.decode == "gpu" and per_sample:
             raise ValueError("decode: gpu decodes whole batches: leave out sample_transforms, "
                              "collate and dataset, which take samples")  # fmt: skip
-        if self.workers not in ("auto", 0) and not per_sample:
+        crops_only = all(each.target == CROP for each in self.sample_transforms)
+        has_python = not crops_only or self.collate or self.dataset
+        if self.workers not in ("auto", 0) and not has_python:
             raise ValueError(f"workers: {self.workers} goes with sample_transforms, collate or "
                              "dataset: threads do all else faster; write auto or 0")  # fmt: skip
         if self.read_ahead is not None and self.read_ahead < (self.shuffle_window or 1):

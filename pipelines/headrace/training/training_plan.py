@@ -139,11 +139,11 @@ def _check_staged(recipe: Recipe, manifest: Manifest) -> None:
 
 
 def _check_fields(recipe: Recipe, manifest: Manifest) -> None:
-    """Refuse transforms of headrace for fields that the samples have not.
+    """Refuse transforms of headrace, and `data.batch`, for fields that the samples have not.
 
     They keep all fields. What the user's own code makes of a sample is not known here.
     """
-    data, names = recipe.data, [field.name for field in manifest.fields]
+    data = recipe.data
     crops = crops_of(recipe)
     for crop in crops.values():
         check_cropped(crop.field, manifest)
@@ -154,12 +154,19 @@ def _check_fields(recipe: Recipe, manifest: Manifest) -> None:
             if not transform.target.startswith(_TRANSFORMS):
                 return
             name = str(transform.as_config().get("field", "image"))
-            if name.removesuffix("_shape") not in (*names, "sample_id"):
-                raise RecipeError(
-                    f"data.{key}[{index}] asks for the field '{name}', which samples of dataset "
-                    f"'{manifest.name}' have not",
-                    f"Set its 'field'. {nearest(name, names)}",
-                )
+            _check_field(f"data.{key}[{index}]", name, manifest, "Set its 'field'. ")
+    for name in (data.batch,) if isinstance(data.batch, str) else data.batch or ():
+        _check_field("data.batch", name, manifest)
+
+
+def _check_field(key: str, name: str, manifest: Manifest, hint: str = "") -> None:
+    names = [field.name for field in manifest.fields]
+    if name.removesuffix("_shape") not in (*names, "sample_id"):
+        raise RecipeError(
+            f"{key} asks for the field '{name}', which samples of dataset '{manifest.name}' "
+            "have not",
+            f"{hint}{nearest(name, names)}",
+        )
 
 
 def sample_bytes(manifest: Manifest) -> int:

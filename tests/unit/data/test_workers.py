@@ -25,7 +25,7 @@ from headrace.errors import RecipeError, UserCodeError, UserError, WorkerLostErr
 from headrace.files.manifest import FieldInfo
 from headrace.recipe.base import Target
 from headrace.recipe.load import parse
-from headrace.recipe.recipe import DataSpec, Recipe
+from headrace.recipe.recipe import CROP, DataSpec, Recipe
 from headrace.shards.shard_locations import ShardPlaces
 from headrace_bench.shards import ShardWriter
 from support.shards import write_fields
@@ -419,6 +419,8 @@ def test_no_process_is_forked_from_one_that_uses_a_gpu(folder, monkeypatch):
     ("keys", "told"),
     [
         ({"data": {"workers": 2}}, "workers: 2 goes with sample_transforms"),
+        ({"data": {"workers": 2, "sample_transforms": [{"_target_": CROP}]}},
+         "workers: 2 goes with sample_transforms"),
         ({"data": {"workers": -1}}, "data.workers: give an integer"),
         ({"data": {"workers": 2, "collate": {"_target_": "my.C"}}, "stage": {"partial": True}},
          "need all shards on the node"),

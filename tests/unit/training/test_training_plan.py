@@ -27,11 +27,11 @@ def manifest(**splits: int) -> Manifest:
     )
 
 
-def recipe(batch: int = 64, *, trainer=None, train=None, **data):
+def recipe(size: int = 64, *, trainer=None, train=None, **data):
     return make_recipe(
         {
             "model": {"_target_": "a.B"},
-            "data": {"global_batch_size": batch, **data},
+            "data": {"global_batch_size": size, **data},
             "trainer": trainer or {"max_epochs": 15},
             "train": train or {},
         }
@@ -77,6 +77,11 @@ def test_transforms_for_fields_that_there_are_not_are_refused_where_it_is_sure()
         plan_training(recipe(transforms=[right, wrong]), ROLE, there)
     with pytest.raises(RecipeError, match=r"augment\[0\] asks for the field 'imag'"):
         plan_training(recipe(augment=[wrong]), ROLE, there)
+    for form in ("imag", ["image", "imag"]):
+        with pytest.raises(RecipeError, match=r"(?s)data\.batch asks for the field 'imag'.*mean 'image'"):
+            plan_training(recipe(batch=form), ROLE, there)
+    plan_training(recipe(batch=["imag"], transforms=[other]), ROLE, there)
+    plan_training(recipe(batch=["image", "sample_id"]), ROLE, there)
     for keys in (
         {"transforms": [other], "augment": [wrong]},
         {"transforms": [wrong], "collate": other},
