@@ -131,7 +131,7 @@ def report(
         samples: Samples trained so far by all ranks, for the rate; `loader` counts them itself.
         metrics: Numbers by name, as `loss` and `val_accuracy`; the last of each are the run's.
     """
-    reporter = _reporter()
+    reporter = reporter_of_rank()
     if reporter is not None:
         now = TrainingProgress(epoch=epoch, step=step, total_steps=total_steps)
         reporter.take(now, samples, metrics)
@@ -164,11 +164,13 @@ def pause(step: int) -> NoReturn:
 
 
 @cache
-def _reporter() -> ScriptReports | None:
+def reporter_of_rank() -> ScriptReports | None:
+    """Return what takes the reports of this rank; None outside of headrace."""
     node = _node()
     if node is None:
         return None
-    faulthandler.enable()  # prints where the rank hung
+    if not faulthandler.is_enabled():
+        faulthandler.enable()  # prints where the rank hung
     reports = ScriptReports(node.launch, _rank(), _loaded)
     atexit.register(reports.write)
     return reports

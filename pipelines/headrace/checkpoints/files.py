@@ -7,6 +7,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -30,6 +31,23 @@ BEST = "best.json"
 _ARCHIVE = b"PK\x03\x04"
 
 _NAME = re.compile(r"step-(\d{9,})\.ckpt")
+_MOST_INSIDE = 1_000
+_WEIGHTS = re.compile(
+    r".*\.(?:pt|pth|ckpt|bin|safetensors|gguf|h5|hdf5|keras|weights|joblib|pkl|pickle|np[yz]|onnx"
+    r"|msgpack|tflite|pdparams|pb|index|data-\d+-of-\d+|distcp|ocdbt)|\.zarray",
+    re.IGNORECASE,
+)
+"""Files that hold weights, also within folders of Hugging Face, TensorFlow, Orbax and DCP."""
+
+_RECORD = re.compile(
+    r"(?:.*_)?(?:results|config|metrics|state|args|params|tokenizer|vocab|map|tokens|index)\.json"
+    r"|.*\.(?:csv|tsv|log|out|err|jsonl|ya?ml|toml|ini|md|html|jinja|png|jpe?g|svg|pdf|py|lock)"
+    r"|.*\.index\.json|(?:vocab|merges|requirements)\.txt|events\.out\.tfevents.*"
+    r"|(?:training_args|optimizer|scheduler|scaler|rng_state\w*)\.(?:bin|pth?)",
+    re.IGNORECASE,
+)
+"""Files beside weights."""
+
 _WEIGHTS_NAME = re.compile(r"(?:best|kept)-\d{9,}\.ckpt")
 
 
@@ -85,11 +103,23 @@ def _pass_over(path: Path, problem: str, tell: Callable[..., None] | None) -> No
 
 
 def of_script(folder: Path) -> list[Path]:
-    """Return the files of a script with names of its own, newest first."""
+    """Return the checkpoints of a script, newest first: weights, then files of unknown formats.
+
+    Results, configurations, logs and pictures are none, nor are folders of these alone.
+    """
     own = [
         path for path in folder.iterdir() if not path.name.startswith(".") and path.name != OUTCOME
     ]
-    return sorted(own, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    kinds = {path: (_kind(path), path.stat().st_mtime_ns) for path in own}
+    return sorted((path for path in own if kinds[path][0]), key=kinds.__getitem__, reverse=True)
+
+
+def _kind(path: Path) -> int:
+    """Return 2 for a format that holds weights, 1 for an unknown format, 0 for a record."""
+    if path.is_dir():
+        inside = islice(path.rglob("*"), _MOST_INSIDE)
+        return max((_kind(each) for each in inside if not each.is_dir()), default=0)
+    return 0 if _RECORD.fullmatch(path.name) else 1 + bool(_WEIGHTS.fullmatch(path.name))
 
 
 def newest_of_script(folder: Path, tell: Callable[..., None] | None = None) -> Path | None:
@@ -120,8 +150,7 @@ def progress_in(folder: Path, *, own_names: bool = True) -> float:
     if step or not own_names:
         return float(step)
     try:
-        files = [path for path in folder.iterdir() if not path.name.startswith(".")]
-        return max((path.stat().st_mtime for path in files), default=0.0)
+        return max((path.stat().st_mtime for path in of_script(folder)), default=0.0)
     except FileNotFoundError:  # the folder does not exist yet, or the script replaces a file
         return 0.0
 

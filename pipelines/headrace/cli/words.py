@@ -111,6 +111,8 @@ def _packed(outputs: Mapping[str, object]) -> str:
 def _trained(outputs: Mapping[str, object]) -> str:
     steps, left_out = outputs.get("steps"), outputs.get("skipped_samples")
     parts = [f"{amount(steps)} steps"] if isinstance(steps, (int, float)) and steps else []
+    source = outputs.get("metrics_from")
+    parts += [f"metrics from {source}"] if source else []
     if isinstance(left_out, int):
         shards = outputs.get("skipped_shards")
         num_shards = len(shards) if isinstance(shards, list) else 0

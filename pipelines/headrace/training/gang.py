@@ -45,6 +45,7 @@ from headrace.training.mpi import run_together
 from headrace.training.own_gpus import own_gpus
 from headrace.training.rank_failures import PortTakenError, verdict
 from headrace.training.restarts import Restarts
+from headrace.training.script_logs import ScriptLogs
 from headrace.training.training_plan import check_memory, plan_training, training_fingerprint
 from headrace.training.watch_ranks import run_watched, tell_failure
 
@@ -121,7 +122,11 @@ class Gang:
             "launch", number=self._number, nodes=[node.name for node in nodes], resume=resume
         )
 
+        logs = ScriptLogs(launches[0]) if self._context.recipe.train.is_script else None
+
         def check() -> None:
+            if logs is not None:
+                logs.look()
             self._follow(read_record(folder.progress, TrainingProgress))
 
         try:
@@ -130,6 +135,8 @@ class Gang:
             )
         finally:
             write_text(folder.stop, "the launch is over")
+        if logs is not None:
+            logs.look(at_end=True)
         if (last := read_record(folder.progress, TrainingProgress)) is not None:
             self._follow(last)
         paused = read_record(folder.paused, Paused)

@@ -6,12 +6,17 @@ import time
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, JsonValue
 
 from headrace.record import Figures, Record
 from headrace.staging.gang_store import Brought
 from headrace.staging.peers import PeerGroup
+
+REPORT, LIGHTNING = "script.report", "Lightning's Trainer"
+SOURCES = (REPORT, LIGHTNING, "trainer_state.json", "CSV", "TensorBoard")
+"""Sources of a script's metrics; an earlier one wins."""
 
 
 class LaunchFolder:
@@ -170,6 +175,10 @@ class TrainingProgress(Figures):
     """Metrics that the model logged or a script reported last, by name."""
     notes: dict[str, str] = {}
     """What users should know about rank 0's reading, by subject."""
+    unit: Literal["steps", "epochs"] = "steps"
+    """Unit of `step`; epochs if a script's log has no steps."""
+    source: str = ""
+    """Source of a script's metrics, of `SOURCES`; empty for a model."""
 
 
 class FailureKind(str, Enum):
@@ -230,6 +239,8 @@ class TrainingOutcome(Figures):
     world_size: int
     metrics: dict[str, float] = {}
     """Metrics that the model logged last, the mean over ranks."""
+    metrics_from: str = ""
+    """Source of a script's metrics, of `SOURCES`; empty for a model, and without metrics."""
     weights_xxh3: str = ""
     """XXH3 hash of the final weights, 128 bits, hexadecimal."""
     data_wait: float = 0.0

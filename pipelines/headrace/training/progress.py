@@ -30,6 +30,8 @@ from headrace.steps.history import (
     training_file,
 )
 from headrace.training.launch_records import (
+    REPORT,
+    SOURCES,
     LaunchFolder,
     NodeLaunch,
     NodeReady,
@@ -88,7 +90,8 @@ def training_rows(run: RunFolder, least_s: float) -> tuple[RowWriter[HistoryRow]
 class ScriptReports:
     """Takes the reports of a rank of a script: signs of life; of rank 0 also the progress.
 
-    `loader` returns headrace's loader of training batches, or None if the script has its own.
+    Those of another source than the script itself are no sign of life; see `SOURCES`. `loader`
+    returns headrace's loader of training batches, or None if the script has its own.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class ScriptReports:
         self._launch = launch
         self._loader = loader
         self._is_first = rank == 0
+        self._source = SOURCES[-1]
         self._last: TrainingProgress | None = None
         self._metrics: dict[str, SupportsFloat] = {}
         self._names: set[str] = set()
@@ -107,12 +111,18 @@ class ScriptReports:
         self._meter = AttemptMeter(self._counted)
 
     def take(
-        self, now: TrainingProgress, samples: int | None, metrics: Mapping[str, SupportsFloat]
+        self,
+        now: TrainingProgress,
+        samples: int | None,
+        metrics: Mapping[str, SupportsFloat],
+        source: str = REPORT,
     ) -> None:
         """Note a sign of life; write the report about once a second, and for new metrics."""
-        self._beat.tick()
-        if not self._is_first:
+        if source == REPORT:
+            self._beat.tick()
+        if not self._is_first or SOURCES.index(source) > SOURCES.index(self._source):
             return
+        self._source = source
         self._reported_samples = samples
         if self._last is None:
             run = RunFolder(Path(self._launch.run_folder))
@@ -120,7 +130,7 @@ class ScriptReports:
             begin = {"step": max(now.step - 1, 0), "starts": True}
             self._rows.append(self._row(now).model_copy(update=begin))
             self._meter.restart()
-        is_new = set(metrics) - self._names - {"loss"}
+        is_new = set(metrics) - {"loss"} - (self._names if source == REPORT else set())
         self._names = set(metrics)
         self._last = now
         self._metrics |= {name: _kept(value) for name, value in metrics.items()}
@@ -136,7 +146,9 @@ class ScriptReports:
         figures = {"loss": loss if math.isfinite(loss) else None, **self._meter.figures()}
         self._meter.restart()
         notes = {"notes": loader.notes} if (loader := self._loader()) else {}
-        now = self._last.model_copy(update={**figures, **notes, "metrics": values})
+        now = self._last.model_copy(
+            update={**figures, **notes, "metrics": values, "source": self._source}
+        )
         run = RunFolder(Path(self._launch.run_folder))
         inform(run, "progress", partial(write_record, self._launch.folder.progress, now))
         shown = {name: values[name] for name in new if name != "loss"}
@@ -199,7 +211,7 @@ class Follower:
         epochs = "" if self._plan is None else f"/{self._plan.epochs}"
         notes = [f"{name.replace('_', ' ')}: {text}" for name, text in progress.notes.items()]
         known = [f"epoch {progress.epoch + 1}{epochs}", *filter(None, [self.problem]), *notes]
-        self._context.progress(progress.step, total, "steps", "; ".join(known))
+        self._context.progress(progress.step, total, progress.unit, "; ".join(known))
 
     def _learned(self, progress: TrainingProgress) -> dict[str, float]:
         """Return the newest metrics, few enough for a line, and the monitored metric's best value.

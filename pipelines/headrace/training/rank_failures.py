@@ -50,6 +50,13 @@ _LEFT_ALONE = re.compile(
 )
 """Torch's error in the output of a script when another rank has ended."""
 
+_LAST_LINES = 3
+_MISSING = re.compile(
+    r"(?:FileNotFoundError|can't open file|No such file).*?'([^'\n]+)'"
+    r"|(?:FileNotFoundError: |: )([^\s:']+)(?: not found|: No such file or directory)"
+)
+"""The path in the error of a missing file, as Python, NumPy and shells write it."""
+
 _MEMORY_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory")
 _PORT_WORDS = ("eaddrinuse", "address already in use")
 
@@ -103,10 +110,10 @@ def describe(error: BaseException, rank: int) -> RankFailure:
     return RankFailure(rank=rank, kind=kind, what=what, hint=hint, trace=trace, at=time.time())
 
 
-def script_failure(rank: int, end: ChildEnd, log: str) -> RankFailure:
+def script_failure(rank: int, end: ChildEnd, log: str, folder: str = "") -> RankFailure:
     """Return the failure of a script that ended with an exit code other than 0.
 
-    `log` is the end of its output.
+    `log` is the end of its output, `folder` its working folder.
     """
     kind = FailureKind.SCRIPT_FAILED
     if _contains(log.lower(), _PORT_WORDS):
@@ -119,10 +126,23 @@ def script_failure(rank: int, end: ChildEnd, log: str) -> RankFailure:
         rank=rank,
         kind=kind,
         what=f"the script ended with {end.cause}",
-        hint="Correct the script and run again.",
+        hint=f"{_missing(log, folder)}Correct the script and run again.",
         trace=log,
         at=end.at,
     )
+
+
+def _missing(log: str, folder: str) -> str:
+    """Return where a relative path that a script did not find was looked for; empty if it did."""
+    last = "\n".join(log.splitlines()[-_LAST_LINES:])
+    for quoted, plain in reversed(_MISSING.findall(last)):
+        path = (quoted or plain).removeprefix(f"{folder}/")
+        if path and not path.startswith("/"):
+            return (
+                f"'{path}' is looked for in the script's working folder, {folder}. For a path from "
+                f"where the run is started, write '${{oc.env:PWD}}/{path}' in the recipe. "
+            )
+    return ""
 
 
 def user_trace(error: BaseException) -> str:

@@ -126,9 +126,10 @@ def _complete_script(
         fingerprint=training_fingerprint(context.recipe, manifest),
         checkpoint=str(newest) if newest is not None else "",
         epochs=last.epoch + 1 if last.step else 0,
-        steps=last.step,
+        steps=last.step if last.unit == "steps" else 0,
         world_size=world_size,
         metrics=loss | last.metrics,
+        metrics_from=last.source if loss or last.metrics else "",
         data_wait=last.data_wait,
     )
     write_record(folder / checkpoints.OUTCOME, outcome)

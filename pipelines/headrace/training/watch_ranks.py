@@ -13,6 +13,7 @@ from headrace.clusters.cancellable_call import wanted
 from headrace.files.atomic import is_there, read_record, write_text
 from headrace.files.layout import StepFolder
 from headrace.processes.children import Child, ChildEnd, ChildGroup, Process, start_program
+from headrace.processes.working_folder import FOLDER
 from headrace.training.launch import rank_name
 from headrace.training.launch_records import FailureKind, NodeLaunch, NodeOutcome, RankFailure
 from headrace.training.rank_failures import script_failure
@@ -73,6 +74,7 @@ class RankWatch:
         self._looked_at = 0.0
         self._hung: list[RankFailure] = []
         self._is_script = "headrace.processes" in children[0].command
+        self._folder = children[0].env.get(FOLDER, "")
         names = {child.name for child in children}
         self._ranks = tuple(rank for rank in launch.ranks if rank_name(rank) in names)
         self._has_met = not self._is_script or launch.world_size == 1 or launch.node_index > 0
@@ -148,7 +150,7 @@ class RankWatch:
         if end.stopped or (end.code == 0 and is_done):
             return None
         if self._is_script and end.code > 0:
-            failure = script_failure(rank, end, end.last_words)
+            failure = script_failure(rank, end, end.last_words, self._folder)
             return failure.model_copy(update={"node": self._launch.node_name})
         kind, what, hint = _kind(end), f"ended by {end.cause}", end.advice
         if end.code == 0:

@@ -139,3 +139,22 @@ def test_a_found_script_writes_into_the_folder_of_its_run(tmp_path, no_leftover_
     assert outputs["world_size"] == 1
     model = json.loads((context.run_folder.work / "model.json").read_text())
     assert model["options"] == {"penalty": 1.0, "seed": 3}
+
+
+def found_step(folder: Path, name: str, **train):
+    train = {"script": str(FOUND / name), **train}
+    recipe = make_recipe({"dataset": None, "seed": 3, "train": train})
+    return make_context(folder, recipe, make_site(folder, allowed_code=[str(FOUND)]))
+
+
+def test_a_found_script_of_lightning_reports_its_metrics(tmp_path, no_leftover_processes):
+    """On two ranks, whose metrics Lightning gathers: one of them alone has the callback."""
+    context = found_step(tmp_path, "lightning_sync.py", ranks_per_node=2)
+    outputs = train(context, ThisProcessFleet(), "", manifest_of("", context.site))
+    assert outputs["metrics_from"] == "Lightning's Trainer"
+    assert (outputs["epochs"], outputs["steps"]) == (3, 12)
+    assert 0 < outputs["metrics"]["val_loss"] == context.metrics["val_loss"]
+    assert (context.current.done, context.current.total) == (12, 12)
+    history = read_history(context.run_folder)
+    assert [row.step for row in history.metrics] == [4, 8, 12]
+    assert all(row.metrics.keys() == {"train_loss", "val_loss"} for row in history.metrics[1:])

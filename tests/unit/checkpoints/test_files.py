@@ -61,7 +61,52 @@ def test_a_script_goes_on_from_the_newest_file_that_is_whole(tmp_path, harm):
     content = (tmp_path / "c.pt").read_bytes() if harm == "torn" else b""
     assert checkpoints.newest_of_script(tmp_path) == tmp_path / "c.pt"
     (tmp_path / "c.pt").write_bytes(content[:-100])
+    assert checkpoints.newest_of_script(tmp_path) == tmp_path / "b.pt"
+    (tmp_path / "b.pt").unlink()
     assert checkpoints.newest_of_script(tmp_path) == tmp_path / "a.txt"
+
+
+WEIGHTS = [
+    "model.pt", "model.pth", "epoch=3.ckpt", "pytorch_model.bin", "model.safetensors", "model.h5",
+    "model.keras", "model.joblib", "model.pkl", "weights.npz", "model.onnx", "ckpt-3.index",
+    "hf/model-00001-of-00002.safetensors", "checkpoint-20/model.safetensors", "a/saved_model.pb",
+    "orbax/3/default/ocdbt.process_0/manifest.ocdbt", "orbax_old/params.w/.zarray",
+    "dcp/__0_0.distcp", "global_step3/mp_rank_00_model_states.pt", "model.weights.h5",
+]  # fmt: skip
+UNKNOWN = ["state.txt", "model.json", "model", "model.cbm", "folder/model.cbm"]
+RECORDS = [
+    "all_results.json", "train_results.json", "eval_results.json", "trainer_state.json",
+    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+    "special_tokens_map.json", "vocab.json", "vocab.txt", "merges.txt", "metrics.csv", "train.log",
+    "model.safetensors.index.json", "training_args.bin", "README.md", "config.yaml", "loss.png",
+    "events.out.tfevents.1.host.1.0", "runs/Nov28/events.out.tfevents.1.host.1.0",
+    "logs/metrics.csv", "empty/", "checkpoint-9/rng_state_0.pth", "checkpoint-9/trainer_state.json",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("others", [RECORDS, RECORDS + UNKNOWN], ids=["records", "unknown"])
+def test_the_checkpoint_of_a_script_is_what_holds_weights(tmp_path, weights, others):
+    """Also if all else is newer."""
+    for at, name in enumerate((weights, *others)):
+        path = tmp_path / name
+        (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+        if not name.endswith("/"):
+            path.write_text("x")
+        top = tmp_path / Path(name).parts[0]
+        os.utime(top, (at, at))
+    assert checkpoints.of_script(tmp_path)[0] == tmp_path / Path(weights).parts[0]
+    assert checkpoints.newest_of_script(tmp_path) == tmp_path / Path(weights).parts[0]
+
+
+@pytest.mark.parametrize("name", RECORDS + UNKNOWN)
+def test_records_are_no_checkpoint_and_no_progress(tmp_path, name):
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir() if name.endswith("/") else path.write_text("x")
+    is_found = name in UNKNOWN
+    assert bool(checkpoints.of_script(tmp_path)) == is_found
+    assert bool(checkpoints.progress_in(tmp_path)) == is_found
 
 
 def test_bits_that_flip_anywhere_are_damage_or_harmless(tmp_path):

@@ -294,3 +294,32 @@ def test_a_step_that_fails_is_reported_with_its_batch():
     hint = describe(in_module("my_models", code), 0).hint
     assert "data.batch: [a, b]" in hint
     assert "batch['a']" in hint
+
+
+ENDED = ChildEnd(name="rank 0", code=1, at=0.0, stopped=False)
+
+
+@pytest.mark.parametrize(
+    ("log", "path"),
+    [
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'data/x.csv'", "data/x.csv"),
+        ("[rank0]: FileNotFoundError: [Errno 2] No such file or directory: '../x'", "../x"),
+        ("FileNotFoundError: data/x.npy not found.", "data/x.npy"),
+        ("FileNotFoundError: [Errno 2] Unable to open file (name = 'x.h5', errno = 2)", "x.h5"),
+        ("python: can't open file '/runs/r/work/t.py': [Errno 2] No such file", "t.py"),
+        ("bash: run.sh: No such file or directory", "run.sh"),
+        ("cat: data/x: No such file or directory", "data/x"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'x'\nlast words", "x"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/data/x.csv'", None),
+        ("FileNotFoundError", None),
+        ("ValueError: 'x' is wrong", None),
+        ("cat: x: No such file or directory\na\nb\nc\nKeyError: 'y'", None),
+    ],
+)
+def test_a_relative_path_that_a_script_does_not_find_gets_a_hint(log, path):
+    hint = script_failure(0, ENDED, f"Traceback …\n{log}", "/runs/r/work").hint
+    assert ("/runs/r/work" in hint) == (path is not None)
+    if path is not None:
+        assert f"'{path}' is looked for in the script's working folder" in hint
+        assert f"${{oc.env:PWD}}/{path}" in hint
+    assert hint.endswith("Correct the script and run again.")

@@ -1,0 +1,239 @@
+"""Metrics of a script in the logs that it writes: of Hugging Face's Trainer, CSV, TensorBoard.
+
+The files are the user's: they are read in bounded pieces, links are not followed, and what cannot
+be read is left out.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import re
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from importlib.util import find_spec
+from itertools import chain, islice
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from headrace.files.atomic import read_record, write_record
+from headrace.files.layout import RunFolder
+from headrace.informing import AFTERWARDS_S, PATIENCE_S, inform
+from headrace.steps.history import HistoryRow, RowWriter
+from headrace.training.launch_records import SOURCES, NodeLaunch, TrainingProgress
+from headrace.training.progress import training_rows
+
+_EVERY_S = 2.0
+_SHARE = 0.05
+"""Largest share of the time that looks at the files take."""
+
+_MOST_FILES, _MOST_EVENTS, _MOST_BYTES, _MOST_ROWS = 10_000, 20_000, 2**20, 500
+_MOST_STATE_BYTES = 2**26
+
+_STATE, _EVENTS, _TABLES = "trainer_state.json", "events.out.tfevents", (".csv", ".tsv", ".log")
+_LOG = re.compile(r"trainer_state\.json|events\.out\.tfevents.*|.*\.(?:csv|tsv|log)")
+_STEPS = ("step", "global_step", "iteration")
+_SPLITS = ("train", "validation", "val", "test", "eval")
+"""Folders of event files whose names become part of the names of metrics."""
+
+_NUMBERS = (1, 2, 3, 9)
+"""Types of TensorFlow's tensors: float, double, int32, int64."""
+
+_Points = list[TrainingProgress]
+"""Metrics by step, of which `loss` is one."""
+
+
+class ScriptLogs:
+    """Writes the metrics in the logs of a script as its progress, from the best of `SOURCES`.
+
+    Of several logs of a kind the one in the folder that appeared last counts.
+    """
+
+    def __init__(self, launch: NodeLaunch) -> None:
+        self._progress, self._run = launch.folder.progress, RunFolder(Path(launch.run_folder))
+        self._due_s = 0.0
+        self._files: dict[Path, tuple[int, int]] = {}
+        self._folders: dict[Path, int] = {}
+        self._loaders: dict[Path, Any] = {}
+        self._last: TrainingProgress | None = None
+        self._rows: tuple[RowWriter[HistoryRow], int] | None = None
+
+    def look(self, *, at_end: bool = False) -> None:
+        """Read what is new, every few seconds and at the end of the ranks."""
+        began_s = time.monotonic()
+        if at_end or began_s >= self._due_s:
+            within_s = AFTERWARDS_S if at_end else PATIENCE_S
+            inform(self._run, "logs of the script", partial(self._look, at_end), None, within_s)
+            now_s = time.monotonic()
+            self._due_s = now_s + max(_EVERY_S, (now_s - began_s) / _SHARE)
+
+    def _look(self, at_end: bool) -> None:
+        now = read_record(self._progress, TrainingProgress)
+        best = SOURCES.index(now.source) if now else len(SOURCES)
+        files = _logs_in(self._run.work, self._run.checkpoints)
+        if best < SOURCES.index(_STATE) or (files == self._files and not at_end):
+            return
+        self._files = files
+        for path in sorted(files, key=files.__getitem__):
+            self._folders.setdefault(path.parent, len(self._folders))
+        paths = sorted(files, key=lambda p: (self._folders[p.parent], files[p]), reverse=True)
+        found = zip(SOURCES[2:], self._sources(paths, at_end), strict=False)
+        source, points = next((each for each in found if each[1]), ("", []))
+        if points and SOURCES.index(source) <= best:
+            self._write(source, points)
+
+    def _sources(self, paths: Sequence[Path], at_end: bool) -> Iterator[_Points]:
+        """Yield the points of each source, the best first; of TensorBoard only new ones."""
+        yield _of_state(next((path for path in paths if path.name == _STATE), None))
+        yield _of_tables([path for path in paths if path.suffix in _TABLES], at_end)
+        if find_spec("tensorboard") is not None:
+            events = (path for path in paths if path.name.startswith(_EVENTS))
+            yield _merged(sorted(_points(chain(*map(self._events, events))), key=_BY_STEP))
+
+    def _events(self, path: Path) -> Iterator[Mapping[str, object]]:
+        from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+        from tensorboard.util.tensor_util import make_ndarray
+
+        if path not in self._loaders:
+            self._loaders[path] = EventFileLoader(str(path))
+        split = f"{path.parent.name}/" if path.parent.name in _SPLITS else ""
+        for event in islice(self._loaders[path].Load(), _MOST_EVENTS):
+            for value in event.summary.value:
+                if value.tensor.dtype in _NUMBERS and not value.tensor.tensor_shape.dim:
+                    number = make_ndarray(value.tensor).item()
+                    yield {"step": event.step, f"{split}{value.tag}": number}
+
+    def _write(self, source: str, points: _Points) -> None:
+        """Write points that are new: all of them, if their source is or the log began again."""
+        last = self._last
+        metrics = last.metrics if last else {}
+        if last and last.source == source and points[-1].step >= last.step:
+            points = [each for each in points if each.step >= last.step]
+        for each in points:
+            metrics = metrics | each.metrics
+        update = {"metrics": metrics, "loss": _loss(metrics), "source": source}
+        self._last = points[-1].model_copy(update=update)
+        write_record(self._progress, self._last)
+        rows, number = self._rows = self._rows or training_rows(self._run, _EVERY_S)
+        for each in (*points[: -1 : len(points) // _MOST_ROWS + 1], points[-1]):
+            shown = {name: value for name, value in each.metrics.items() if name != "loss"}
+            about = each.model_dump(include={"epoch", "step", "loss"})
+            if rows.has_room:
+                rows.append(HistoryRow(at=time.time(), launch=number, metrics=shown, **about))
+
+
+def _logs_in(*folders: Path) -> dict[Path, tuple[int, int]]:
+    """Return logs with the time of their last change and their size, without links.
+
+    Of many files the first are looked at, upper folders before lower ones.
+    """
+    found, waiting, left = {}, deque(folders), _MOST_FILES
+    while waiting and left > 0:
+        with suppress(OSError), os.scandir(waiting.popleft()) as entries:
+            for entry in islice(entries, left):
+                left -= 1
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(Path(entry.path))
+                elif _LOG.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                    about = entry.stat(follow_symlinks=False)
+                    found[Path(entry.path)] = (about.st_mtime_ns, about.st_size)
+    return found
+
+
+def _open(path: Path) -> BinaryIO:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags), "rb")
+
+
+def _of_state(path: Path | None) -> _Points:
+    """Return the history of Hugging Face's Trainer, whose epochs are those done."""
+    state: Any = None
+    if path is not None:
+        with suppress(OSError, ValueError, RecursionError), _open(path) as file:
+            state = json.loads(file.read(_MOST_STATE_BYTES))
+    rows = state.get("log_history") if isinstance(state, dict) else None
+    points = _points(rows if isinstance(rows, list) else ())
+    return _merged(each.model_copy(update={"epoch": max(each.epoch - 1, 0)}) for each in points)
+
+
+def _of_tables(paths: Sequence[Path], at_end: bool) -> _Points:
+    """Return the points of all tables in the first folder that has any."""
+    for folder in dict.fromkeys(path.parent for path in paths):
+        tables = (path for path in paths if path.parent == folder)
+        found = chain(*(_merged(_points(_rows(path, at_end))) for path in tables))
+        if points := _merged(sorted(found, key=_BY_STEP)):
+            return points
+    return []
+
+
+def _rows(path: Path, at_end: bool) -> Iterator[Mapping[str, object]]:
+    """Yield the rows of a table with steps or epochs; of a large one the last."""
+    with suppress(OSError, csv.Error), _open(path) as file:
+        head = file.readline(_MOST_BYTES).decode("utf-8-sig", "replace")
+        separator = max(",;\t", key=head.count)
+        names = [name.strip() for name in next(csv.reader([head], delimiter=separator), [])]
+        if not {"epoch", *_STEPS} & {name.lower() for name in names}:
+            return
+        begin, size = file.tell(), file.seek(0, os.SEEK_END)
+        is_long = size - begin > _MOST_BYTES
+        file.seek(size - _MOST_BYTES if is_long else begin)
+        lines = file.read(_MOST_BYTES).splitlines(keepends=True)[is_long:]
+        if lines and not (at_end or lines[-1].endswith(b"\n")):
+            lines.pop()  # half written
+        texts = (line.decode("utf-8", "replace") for line in lines)
+        yield from csv.DictReader(texts, names, delimiter=separator)
+
+
+def _points(rows: Iterable[object]) -> Iterator[TrainingProgress]:
+    """Yield the numbers of rows that have a step, or an epoch, counted from the first: 0 or 1."""
+    first: int | None = None
+    for row in rows:
+        given = row.items() if isinstance(row, Mapping) else ()
+        values = {str(name): found for name, each in given if (found := _number(each)) is not None}
+        step, epoch = (
+            next((values.pop(name) for name in [*values] if name.lower() in names), math.nan)
+            for names in (_STEPS, ("epoch",))
+        )
+        whole = math.ceil(epoch) if math.isfinite(epoch) else 0
+        if not math.isfinite(step) and math.isfinite(epoch):
+            first = min(whole, 1) if first is None else first
+            whole -= first
+            about: dict[str, Any] = {"epoch": whole, "step": whole + 1, "unit": "epochs"}
+        elif math.isfinite(step):
+            about = {"epoch": whole, "step": int(step)}
+        else:
+            continue
+        yield TrainingProgress(loss=_loss(values), metrics=values, **about)
+
+
+def _number(value: object) -> float | None:
+    with suppress(ValueError, OverflowError):
+        if isinstance(value, (int, float, str)) and not isinstance(value, bool):
+            return float(value)
+    return None
+
+
+def _loss(metrics: Mapping[str, float]) -> float | None:
+    loss = metrics.get("loss", math.nan)
+    return loss if math.isfinite(loss) else None
+
+
+_BY_STEP = attrgetter("step")
+
+
+def _merged(points: Iterable[TrainingProgress]) -> _Points:
+    """Return one point for a step; a step that comes again replaces those after it."""
+    found: _Points = []
+    for each in points:
+        while found and found[-1].step > each.step:
+            found.pop()
+        before = found.pop().metrics if found and found[-1].step == each.step else {}
+        metrics = before | each.metrics
+        found.append(each.model_copy(update={"metrics": metrics, "loss": _loss(metrics)}))
+    return found
