@@ -1,7 +1,7 @@
 """Reports of Lightning's Trainer in a user's script, without a change to it.
 
-Lightning calls the functions of an entry point for each Trainer of any process: this module
-imports nothing of headrace before it is needed.
+Lightning asks an entry point for callbacks of each Trainer of any process: this module imports
+nothing of headrace before it is needed.
 """
 
 from __future__ import annotations
@@ -14,45 +14,45 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+_PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+"""Lightning's two names, each with a `Callback` and an entry point of its own."""
 
-def of_lightning(package: str = "lightning.pytorch") -> list[Any]:
-    """Return the callback of a Trainer of a package; none outside of a script of headrace."""
+
+def callbacks() -> list[Any]:
+    """Return the callback for a Trainer; none outside of a script of headrace."""
     is_ours = "headrace.training.trainer" in sys.modules
     if is_ours or "HEADRACE_LAUNCH" not in os.environ or os.environ.get("RANK", "0") != "0":
         return []
     from headrace.informing import inform
 
-    found = inform(None, "callback of Lightning", partial(_callback, package), within_s=None)
+    loaded = [name for name in _PACKAGES if name in sys.modules]
+    found = inform(None, "callback of Lightning", partial(_callback, *loaded), within_s=None)
     return [found] if found else []
 
 
-def of_pytorch_lightning() -> list[Any]:
-    """Return the same for Lightning under its other name."""
-    return of_lightning("pytorch_lightning")
+def _callback(*packages: str) -> Any:
+    """Return the callback, an instance of the `Callback` of each package."""
+    from headrace.informing import shielded
 
-
-def _callback(package: str) -> Any:
-    base = importlib.import_module(package).Callback
-    return type("HeadraceReports", (_Reports, base), {})(package)
+    bases = (importlib.import_module(name).Callback for name in packages)
+    made = type("HeadraceReports", (_Reports, *bases), {})()
+    made.packages = packages
+    for name in (name for name in vars(_Reports) if name.startswith("on_")):
+        setattr(made, name, shielded(None, "metrics of Lightning", getattr(made, name)))
+    return made
 
 
 class _Reports:
-    """Hooks of the callback; its other base is the `Callback` of the Trainer's package.
+    """Hooks that rank 0 alone has.
 
-    Rank 0 alone has them. So metrics are read where Lightning has computed them already: computing
-    may need all ranks.
+    So they read metrics where Lightning has computed them: to compute may need all ranks.
     """
 
-    def __init__(self, package: str) -> None:
-        from headrace.informing import shielded
-
-        self._package = package
-        self._epoch, self._num_steps = 0, 0.0
-        for name in _HOOKS:
-            setattr(self, name, shielded(None, "metrics of Lightning", getattr(self, name)))
+    packages: tuple[str, ...]
+    _epoch, _num_steps = 0, 0.0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _callback, (self._package,)  # for processes that the Trainer spawns
+        return _callback, self.packages  # for processes that the Trainer spawns
 
     def on_train_start(self, trainer: Any, *_: Any) -> None:
         """Note the length of the training."""
@@ -64,11 +64,9 @@ class _Reports:
         self._epoch = trainer.current_epoch
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, *_: Any) -> None:
-        """Report the loss."""
-        del module
+        """Report the loss, if the user's step returns one."""
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-        is_number = getattr(loss, "numel", int)() == 1  # the user's step may return anything
-        factor = trainer.accumulate_grad_batches
+        is_number, factor = getattr(loss, "numel", int)() == 1, trainer.accumulate_grad_batches
         self._report(trainer, {"loss": loss * factor} if is_number else {})
 
     def on_validation_end(self, trainer: Any, *_: Any) -> None:
@@ -82,11 +80,7 @@ class _Reports:
         from headrace.script import reporter_of_rank
         from headrace.training.launch_records import LIGHTNING, TrainingProgress
 
-        reports = reporter_of_rank()
-        if reports is not None and trainer.is_global_zero:
+        if trainer.is_global_zero and (reports := reporter_of_rank()):
             total = int(self._num_steps) if 0 < self._num_steps < math.inf else None
             now = TrainingProgress(epoch=self._epoch, step=trainer.global_step, total_steps=total)
             reports.take(now, None, metrics, LIGHTNING)
-
-
-_HOOKS = [name for name in vars(_Reports) if name.startswith("on_")]

@@ -78,19 +78,19 @@ def test_others_get_none(case, launch, monkeypatch):
         monkeypatch.setenv("RANK", "1")
     if case == "headrace's own Trainer":
         monkeypatch.setitem(sys.modules, "headrace.training.trainer", sys)
-    assert lightning_reports.of_lightning() == []
+    assert lightning_reports.callbacks() == []
 
 
 @pytest.mark.parametrize("written", ["", "{", "{}", "/nowhere"])
 def test_a_launch_that_is_gone_or_torn_ends_no_training(written, launch, monkeypatch):
     monkeypatch.setenv("HEADRACE_LAUNCH", written)
-    for callback in lightning_reports.of_lightning():
+    for callback in lightning_reports.callbacks():
         callback.on_validation_end(FakeTrainer(), None)
     assert not launch.folder.progress.exists()
 
 
 def test_a_report_is_no_heartbeat_and_fails_in_silence(launch):
-    (callback,) = lightning_reports.of_lightning()
+    (callback,) = lightning_reports.callbacks()
     trainer = FakeTrainer()
     callback.on_train_start(trainer, None)
     callback.on_train_batch_end(trainer, None, {"loss": torch.tensor(0.25)}, None, 0)
@@ -107,7 +107,7 @@ def test_a_report_is_no_heartbeat_and_fails_in_silence(launch):
 
 
 def test_a_report_of_the_script_wins(launch):
-    (callback,) = lightning_reports.of_lightning()
+    (callback,) = lightning_reports.callbacks()
     script.report(3, acc=1.0)
     callback.on_validation_end(FakeTrainer(), None)
     progress = read_record(launch.folder.progress, TrainingProgress)
@@ -117,7 +117,7 @@ def test_a_report_of_the_script_wins(launch):
 
 def test_the_factory_imports_nothing_outside_of_scripts():
     code = (
-        "import sys; from headrace.lightning_reports import of_lightning as f; assert f() == []; "
+        "import sys; from headrace.lightning_reports import callbacks as f; assert f() == []; "
         "print(*(name for name in sys.modules if name.split('.')[0] in "
         "('lightning', 'torch', 'pydantic', 'headrace')))"
     )

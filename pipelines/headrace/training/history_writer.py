@@ -6,7 +6,6 @@ of NVML where nvidia-ml-py is installed.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -28,7 +27,7 @@ from headrace.steps.history import HistoryRow, NodeRow, RankRow, RowWriter, rank
 from headrace.training.launch_records import NodeLaunch, TrainingProgress
 from headrace.training.learning_rates import rate_factor
 from headrace.training.own_loaders import OwnLoaders
-from headrace.training.progress import AttemptMeter, training_rows
+from headrace.training.progress import AttemptMeter, finite, training_rows
 
 _LEAST_S = 0.1
 _LEAST_USAGE_S = 1.0
@@ -156,7 +155,7 @@ class KeepHistory(Callback):  # type: ignore[misc]
             epoch=trainer.current_epoch,
             step=trainer.global_step,
             steps_per_batch=_steps_per_batch(trainer),
-            loss=_finite(loss),
+            loss=finite(loss),
             metrics=self.metrics,
             notes=self.notes,
             **self._of_progress.figures(),
@@ -170,7 +169,7 @@ class KeepHistory(Callback):  # type: ignore[misc]
             return self._row
         seconds = self._of_row.seconds
         measured = {
-            "loss": _finite(None if self._losses is None else self._losses / self._num_losses),
+            "loss": finite(None if self._losses is None else self._losses / self._num_losses),
             "parts": self._parts.shares(trainer.strategy.model, seconds),
             **self._of_row.figures(),
         }
@@ -208,11 +207,6 @@ class KeepHistory(Callback):  # type: ignore[misc]
         self._of_row.restart()
         self._losses, self._num_losses = None, 0
         self._parts.restart()
-
-
-def _finite(loss: Tensor | None) -> float | None:
-    value = math.nan if loss is None else float(loss)
-    return value if math.isfinite(value) else None
 
 
 def mean_over_ranks(values: dict[str, float]) -> dict[str, float]:

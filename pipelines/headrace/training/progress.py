@@ -142,8 +142,7 @@ class ScriptReports:
         if self._last is None or self._rows is None:
             return
         values = {name: float(value) for name, value in self._metrics.items()}
-        loss = values.get("loss", math.nan)
-        figures = {"loss": loss if math.isfinite(loss) else None, **self._meter.figures()}
+        figures = {"loss": finite(values.get("loss")), **self._meter.figures()}
         self._meter.restart()
         notes = {"notes": loader.notes} if (loader := self._loader()) else {}
         now = self._last.model_copy(
@@ -167,6 +166,12 @@ class ScriptReports:
         if samples is None:
             samples = loader.num_samples * self._launch.world_size
         return samples, loader.wait_s
+
+
+def finite(loss: SupportsFloat | None) -> float | None:
+    """Return a loss as a number; None if it is not finite."""
+    value = math.nan if loss is None else float(loss)
+    return value if math.isfinite(value) else None
 
 
 def _kept(value: SupportsFloat) -> SupportsFloat:

@@ -13,40 +13,35 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from itertools import chain, islice
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import RunFolder
+from headrace.files.sharing import open_to_read
 from headrace.informing import AFTERWARDS_S, PATIENCE_S, inform
 from headrace.steps.history import HistoryRow, RowWriter
 from headrace.training.launch_records import SOURCES, NodeLaunch, TrainingProgress
-from headrace.training.progress import training_rows
+from headrace.training.progress import finite, training_rows
 
-_EVERY_S = 2.0
-_SHARE = 0.05
-"""Largest share of the time that looks at the files take."""
-
+_EVERY_S, _SHARE = 2.0, 0.05
+"""Seconds between looks at the files, and the largest share of the time that looks take."""
 _MOST_FILES, _MOST_EVENTS, _MOST_BYTES, _MOST_ROWS = 10_000, 20_000, 2**20, 500
 _MOST_STATE_BYTES = 2**26
 
-_STATE, _EVENTS, _TABLES = "trainer_state.json", "events.out.tfevents", (".csv", ".tsv", ".log")
-_LOG = re.compile(r"trainer_state\.json|events\.out\.tfevents.*|.*\.(?:csv|tsv|log)")
+_KINDS = (r"trainer_state\.json", r".*\.(?:csv|tsv|log)", r"events\.out\.tfevents.*")
+_LOG = re.compile("|".join(_KINDS))
 _STEPS = ("step", "global_step", "iteration")
 _SPLITS = ("train", "validation", "val", "test", "eval")
 """Folders of event files whose names become part of the names of metrics."""
-
 _NUMBERS = (1, 2, 3, 9)
 """Types of TensorFlow's tensors: float, double, int32, int64."""
-
-_Points = list[TrainingProgress]
-"""Metrics by step, of which `loss` is one."""
 
 
 class ScriptLogs:
@@ -61,7 +56,7 @@ class ScriptLogs:
         self._files: dict[Path, tuple[int, int]] = {}
         self._folders: dict[Path, int] = {}
         self._loaders: dict[Path, Any] = {}
-        self._last: TrainingProgress | None = None
+        self._last = TrainingProgress(epoch=0, step=0)
         self._rows: tuple[RowWriter[HistoryRow], int] | None = None
 
     def look(self, *, at_end: bool = False) -> None:
@@ -75,28 +70,31 @@ class ScriptLogs:
 
     def _look(self, at_end: bool) -> None:
         now = read_record(self._progress, TrainingProgress)
-        best = SOURCES.index(now.source) if now else len(SOURCES)
         files = _logs_in(self._run.work, self._run.checkpoints)
-        if best < SOURCES.index(_STATE) or (files == self._files and not at_end):
+        if files == self._files and not at_end:
             return
         self._files = files
         for path in sorted(files, key=files.__getitem__):
             self._folders.setdefault(path.parent, len(self._folders))
         paths = sorted(files, key=lambda p: (self._folders[p.parent], files[p]), reverse=True)
-        found = zip(SOURCES[2:], self._sources(paths, at_end), strict=False)
-        source, points = next((each for each in found if each[1]), ("", []))
-        if points and SOURCES.index(source) <= best:
-            self._write(source, points)
-
-    def _sources(self, paths: Sequence[Path], at_end: bool) -> Iterator[_Points]:
-        """Yield the points of each source, the best first; of TensorBoard only new ones."""
-        yield _of_state(next((path for path in paths if path.name == _STATE), None))
-        yield _of_tables([path for path in paths if path.suffix in _TABLES], at_end)
-        if find_spec("tensorboard") is not None:
-            events = (path for path in paths if path.name.startswith(_EVENTS))
-            yield _merged(sorted(_points(chain(*map(self._events, events))), key=_BY_STEP))
+        worst = SOURCES.index(now.source) if now else len(SOURCES)
+        readers = (_states, partial(_rows, at_end=at_end), self._events)
+        for source, kind, read in zip(SOURCES[2 : worst + 1], _KINDS, readers, strict=False):
+            folders: dict[Path, list[Path]] = {}
+            for path in (path for path in paths if re.fullmatch(kind, path.name)):
+                of = path.parent.parent if path.parent.name in _SPLITS else path.parent
+                folders.setdefault(of, []).append(path)
+            for logs in folders.values():
+                found = chain(*(_merged(_points(read(path))) for path in logs))
+                if points := _merged(sorted(found, key=attrgetter("step"))):
+                    self._write(source, points)
+                if points or source == SOURCES[-1]:  # events are read only once
+                    return
 
     def _events(self, path: Path) -> Iterator[Mapping[str, object]]:
+        """Yield the numbers in a file of TensorBoard, each once; none without TensorBoard."""
+        if find_spec("tensorboard") is None:
+            return
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
         from tensorboard.util.tensor_util import make_ndarray
 
@@ -109,15 +107,14 @@ class ScriptLogs:
                     number = make_ndarray(value.tensor).item()
                     yield {"step": event.step, f"{split}{value.tag}": number}
 
-    def _write(self, source: str, points: _Points) -> None:
+    def _write(self, source: str, points: list[TrainingProgress]) -> None:
         """Write points that are new: all of them, if their source is or the log began again."""
-        last = self._last
-        metrics = last.metrics if last else {}
-        if last and last.source == source and points[-1].step >= last.step:
+        metrics, last = self._last.metrics, self._last
+        if last.source == source and points[-1].step >= last.step:
             points = [each for each in points if each.step >= last.step]
         for each in points:
             metrics = metrics | each.metrics
-        update = {"metrics": metrics, "loss": _loss(metrics), "source": source}
+        update = {"metrics": metrics, "loss": finite(metrics.get("loss")), "source": source}
         self._last = points[-1].model_copy(update=update)
         write_record(self._progress, self._last)
         rows, number = self._rows = self._rows or training_rows(self._run, _EVERY_S)
@@ -140,41 +137,28 @@ def _logs_in(*folders: Path) -> dict[Path, tuple[int, int]]:
                 left -= 1
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(Path(entry.path))
-                elif _LOG.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                elif re.fullmatch("|".join(_KINDS), entry.name) and entry.is_file(
+                    follow_symlinks=False
+                ):
                     about = entry.stat(follow_symlinks=False)
                     found[Path(entry.path)] = (about.st_mtime_ns, about.st_size)
     return found
 
 
-def _open(path: Path) -> BinaryIO:
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    return os.fdopen(os.open(path, flags), "rb")
-
-
-def _of_state(path: Path | None) -> _Points:
-    """Return the history of Hugging Face's Trainer, whose epochs are those done."""
+def _states(path: Path) -> Iterator[Mapping[str, object]]:
+    """Yield the history of Hugging Face's Trainer, with the epoch under way, not those done."""
     state: Any = None
-    if path is not None:
-        with suppress(OSError, ValueError, RecursionError), _open(path) as file:
-            state = json.loads(file.read(_MOST_STATE_BYTES))
+    with suppress(OSError, ValueError, RecursionError), open_to_read(path) as file:
+        state = json.loads(file.read(_MOST_STATE_BYTES))
     rows = state.get("log_history") if isinstance(state, dict) else None
-    points = _points(rows if isinstance(rows, list) else ())
-    return _merged(each.model_copy(update={"epoch": max(each.epoch - 1, 0)}) for each in points)
-
-
-def _of_tables(paths: Sequence[Path], at_end: bool) -> _Points:
-    """Return the points of all tables in the first folder that has any."""
-    for folder in dict.fromkeys(path.parent for path in paths):
-        tables = (path for path in paths if path.parent == folder)
-        found = chain(*(_merged(_points(_rows(path, at_end))) for path in tables))
-        if points := _merged(sorted(found, key=_BY_STEP)):
-            return points
-    return []
+    for row in rows if isinstance(rows, list) else ():
+        if isinstance(row, dict) and (epoch := _number(row.get("epoch"))) is not None:
+            yield row | {"epoch": epoch - 1}
 
 
 def _rows(path: Path, at_end: bool) -> Iterator[Mapping[str, object]]:
     """Yield the rows of a table with steps or epochs; of a large one the last."""
-    with suppress(OSError, csv.Error), _open(path) as file:
+    with suppress(OSError, csv.Error), open_to_read(path) as file:
         head = file.readline(_MOST_BYTES).decode("utf-8-sig", "replace")
         separator = max(",;\t", key=head.count)
         names = [name.strip() for name in next(csv.reader([head], delimiter=separator), [])]
@@ -190,26 +174,25 @@ def _rows(path: Path, at_end: bool) -> Iterator[Mapping[str, object]]:
         yield from csv.DictReader(texts, names, delimiter=separator)
 
 
-def _points(rows: Iterable[object]) -> Iterator[TrainingProgress]:
+def _points(rows: Iterable[Mapping[str, object]]) -> Iterator[TrainingProgress]:
     """Yield the numbers of rows that have a step, or an epoch, counted from the first: 0 or 1."""
     first: int | None = None
     for row in rows:
-        given = row.items() if isinstance(row, Mapping) else ()
-        values = {str(name): found for name, each in given if (found := _number(each)) is not None}
+        found = {str(name): _number(each) for name, each in row.items()}
+        values = {name: each for name, each in found.items() if each is not None}
         step, epoch = (
             next((values.pop(name) for name in [*values] if name.lower() in names), math.nan)
             for names in (_STEPS, ("epoch",))
         )
-        whole = math.ceil(epoch) if math.isfinite(epoch) else 0
-        if not math.isfinite(step) and math.isfinite(epoch):
-            first = min(whole, 1) if first is None else first
-            whole -= first
-            about: dict[str, Any] = {"epoch": whole, "step": whole + 1, "unit": "epochs"}
-        elif math.isfinite(step):
-            about = {"epoch": whole, "step": int(step)}
-        else:
+        if not math.isfinite(step) and not math.isfinite(epoch):
             continue
-        yield TrainingProgress(loss=_loss(values), metrics=values, **about)
+        whole = max(math.ceil(epoch), 0) if math.isfinite(epoch) else 0
+        if math.isfinite(step):
+            yield TrainingProgress(epoch=whole, step=int(step), metrics=values)
+            continue
+        first = min(whole, 1) if first is None else first
+        whole -= first
+        yield TrainingProgress(epoch=whole, step=whole + 1, unit="epochs", metrics=values)
 
 
 def _number(value: object) -> float | None:
@@ -219,21 +202,14 @@ def _number(value: object) -> float | None:
     return None
 
 
-def _loss(metrics: Mapping[str, float]) -> float | None:
-    loss = metrics.get("loss", math.nan)
-    return loss if math.isfinite(loss) else None
-
-
-_BY_STEP = attrgetter("step")
-
-
-def _merged(points: Iterable[TrainingProgress]) -> _Points:
+def _merged(points: Iterable[TrainingProgress]) -> list[TrainingProgress]:
     """Return one point for a step; a step that comes again replaces those after it."""
-    found: _Points = []
+    found: list[TrainingProgress] = []
     for each in points:
         while found and found[-1].step > each.step:
             found.pop()
         before = found.pop().metrics if found and found[-1].step == each.step else {}
         metrics = before | each.metrics
-        found.append(each.model_copy(update={"metrics": metrics, "loss": _loss(metrics)}))
+        update = {"metrics": metrics, "loss": finite(metrics.get("loss"))}
+        found.append(each.model_copy(update=update))
     return found

@@ -190,6 +190,17 @@ def test_events_of_tensorboard(run):
     assert rows(run) == [(1, 0.5, {}), (2, 0.25, {"validation/acc": 0.75})]
 
 
+def test_of_two_runs_in_tensorboard_the_older_one_does_not_come_back(run):
+    logs = ScriptLogs(launch_of(run))
+    for name, step in (("one", 9), ("two", 2)):
+        with SummaryWriter(run.work / name) as writer:
+            writer.add_scalar("acc", step, step)
+    assert found(run, logs).step == 2
+    write(run.work / "other.log", "words\n")
+    assert found(run, logs).step == 2
+    assert [step for step, _, _ in rows(run)] == [2]
+
+
 def test_the_best_source_wins_and_the_newest_of_a_kind(run):
     logs = ScriptLogs(launch_of(run))
     with SummaryWriter(run.work) as writer:
