@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -32,13 +33,15 @@ def callbacks() -> list[Any]:
 
 def _callback(*packages: str) -> Any:
     """Return the callback, an instance of the `Callback` of each package."""
+    from headrace.files.layout import RunFolder
     from headrace.informing import shielded
 
+    run = RunFolder(Path(os.environ["HEADRACE_RUN_FOLDER"]))
     bases = (importlib.import_module(name).Callback for name in packages)
     made = type("HeadraceReports", (_Reports, *bases), {})()
     made.packages = packages
     for name in (name for name in vars(_Reports) if name.startswith("on_")):
-        setattr(made, name, shielded(None, "metrics of Lightning", getattr(made, name)))
+        setattr(made, name, shielded(run, "metrics of Lightning", getattr(made, name)))
     return made
 
 

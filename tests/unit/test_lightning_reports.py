@@ -32,6 +32,7 @@ def launch(tmp_path, monkeypatch):
     launch.folder.path.mkdir(parents=True)
     write_record(launch.folder.ready(0), NodeReady(launch=launch, dataset="", fingerprint=""))
     monkeypatch.setenv("HEADRACE_LAUNCH", str(launch.folder.ready(0)))
+    monkeypatch.setenv("HEADRACE_RUN_FOLDER", launch.run_folder)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.delitem(sys.modules, "headrace.training.trainer", raising=False)
     for cached in (script._node, script.reporter_of_rank):

@@ -40,7 +40,7 @@ _WEIGHTS = re.compile(
 """Files that hold weights, also within folders of Hugging Face, TensorFlow, Orbax and DCP."""
 
 _RECORD = re.compile(
-    r"(?:.*_)?(?:results|config|metrics|state|args|params|tokenizer|vocab|map|tokens|index)\.json"
+    r"(?:.*_)?(?:results|config|metrics|args|params|tokenizer|vocab|map|tokens)\.json|trainer_state\.json"
     r"|.*\.(?:csv|tsv|log|out|err|jsonl|ya?ml|toml|ini|md|html|jinja|png|jpe?g|svg|pdf|py|lock)"
     r"|.*\.index\.json|(?:vocab|merges|requirements)\.txt|events\.out\.tfevents.*"
     r"|(?:training_args|optimizer|scheduler|scaler|rng_state\w*)\.(?:bin|pth?)",
@@ -107,11 +107,9 @@ def of_script(folder: Path) -> list[Path]:
 
     Results, configurations, logs and pictures are none, nor are folders of these alone.
     """
-    own = [
-        path for path in folder.iterdir() if not path.name.startswith(".") and path.name != OUTCOME
-    ]
-    kinds = {path: (_kind(path), path.stat().st_mtime_ns) for path in own}
-    return sorted((path for path in own if kinds[path][0]), key=kinds.__getitem__, reverse=True)
+    own = (path for path in folder.iterdir() if path.name[0] != "." and path.name != OUTCOME)
+    found = ((_kind(path), path.stat().st_mtime_ns, path) for path in own if path.exists())
+    return [path for kind, _, path in sorted(found, reverse=True) if kind]
 
 
 def _kind(path: Path) -> int:

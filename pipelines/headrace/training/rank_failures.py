@@ -110,7 +110,7 @@ def describe(error: BaseException, rank: int) -> RankFailure:
     return RankFailure(rank=rank, kind=kind, what=what, hint=hint, trace=trace, at=time.time())
 
 
-def script_failure(rank: int, end: ChildEnd, log: str, folder: str = "") -> RankFailure:
+def script_failure(rank: int, end: ChildEnd, log: str, folder: str = ".") -> RankFailure:
     """Return the failure of a script that ended with an exit code other than 0.
 
     `log` is the end of its output, `folder` its working folder.

@@ -13,7 +13,7 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
@@ -32,7 +32,7 @@ from headrace.training.progress import finite, training_rows
 
 _EVERY_S, _SHARE = 2.0, 0.05
 """Seconds between looks at the files, and the largest share of the time that looks take."""
-_MOST_FILES, _MOST_EVENTS, _MOST_BYTES, _MOST_ROWS = 10_000, 20_000, 2**20, 500
+_MOST_FILES, _MOST_EVENTS, _MOST_BYTES, _MOST_ROWS = 10_000, 5_000, 2**20, 500
 _MOST_STATE_BYTES = 2**26
 
 _KINDS = (r"trainer_state\.json", r".*\.(?:csv|tsv|log)", r"events\.out\.tfevents.*")
@@ -42,6 +42,7 @@ _SPLITS = ("train", "validation", "val", "test", "eval")
 """Folders of event files whose names become part of the names of metrics."""
 _NUMBERS = (1, 2, 3, 9)
 """Types of TensorFlow's tensors: float, double, int32, int64."""
+_Reader = Callable[[Path], Iterator[Mapping[str, object]]]
 
 
 class ScriptLogs:
@@ -78,7 +79,11 @@ class ScriptLogs:
             self._folders.setdefault(path.parent, len(self._folders))
         paths = sorted(files, key=lambda p: (self._folders[p.parent], files[p]), reverse=True)
         worst = SOURCES.index(now.source) if now else len(SOURCES)
-        readers = (_states, partial(_rows, at_end=at_end), self._events)
+        readers: tuple[_Reader, ...] = (
+            _states,
+            partial(_rows, at_end=at_end),
+            partial(self._events, most=_MOST_EVENTS * (40 if at_end else 1)),
+        )
         for source, kind, read in zip(SOURCES[2 : worst + 1], _KINDS, readers, strict=False):
             folders: dict[Path, list[Path]] = {}
             for path in (path for path in paths if re.fullmatch(kind, path.name)):
@@ -91,7 +96,7 @@ class ScriptLogs:
                 if points or source == SOURCES[-1]:  # events are read only once
                     return
 
-    def _events(self, path: Path) -> Iterator[Mapping[str, object]]:
+    def _events(self, path: Path, most: int) -> Iterator[Mapping[str, object]]:
         """Yield the numbers in a file of TensorBoard, each once; none without TensorBoard."""
         if find_spec("tensorboard") is None:
             return
@@ -101,7 +106,7 @@ class ScriptLogs:
         if path not in self._loaders:
             self._loaders[path] = EventFileLoader(str(path))
         split = f"{path.parent.name}/" if path.parent.name in _SPLITS else ""
-        for event in islice(self._loaders[path].Load(), _MOST_EVENTS):
+        for event in islice(self._loaders[path].Load(), most):
             for value in event.summary.value:
                 if value.tensor.dtype in _NUMBERS and not value.tensor.tensor_shape.dim:
                     number = make_ndarray(value.tensor).item()

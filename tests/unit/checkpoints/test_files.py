@@ -73,7 +73,7 @@ WEIGHTS = [
     "orbax/3/default/ocdbt.process_0/manifest.ocdbt", "orbax_old/params.w/.zarray",
     "dcp/__0_0.distcp", "global_step3/mp_rank_00_model_states.pt", "model.weights.h5",
 ]  # fmt: skip
-UNKNOWN = ["state.txt", "model.json", "model", "model.cbm", "folder/model.cbm"]
+UNKNOWN = ["state.txt", "state.json", "model.json", "model", "model.cbm", "folder/model.cbm"]
 RECORDS = [
     "all_results.json", "train_results.json", "eval_results.json", "trainer_state.json",
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
@@ -95,6 +95,7 @@ def test_the_checkpoint_of_a_script_is_what_holds_weights(tmp_path, weights, oth
             path.write_text("x")
         top = tmp_path / Path(name).parts[0]
         os.utime(top, (at, at))
+    (tmp_path / "latest").symlink_to("gone.pt")
     assert checkpoints.of_script(tmp_path)[0] == tmp_path / Path(weights).parts[0]
     assert checkpoints.newest_of_script(tmp_path) == tmp_path / Path(weights).parts[0]
 

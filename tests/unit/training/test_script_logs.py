@@ -190,6 +190,13 @@ def test_events_of_tensorboard(run):
     assert rows(run) == [(1, 0.5, {}), (2, 0.25, {"validation/acc": 0.75})]
 
 
+def test_of_many_events_the_last_count(run):
+    with SummaryWriter(run.work) as writer:
+        for step in range(6_000):
+            writer.add_scalar("acc", step, step)
+    assert found(run).metrics == {"acc": 5_999.0}
+
+
 def test_of_two_runs_in_tensorboard_the_older_one_does_not_come_back(run):
     logs = ScriptLogs(launch_of(run))
     for name, step in (("one", 9), ("two", 2)):
