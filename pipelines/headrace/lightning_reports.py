@@ -57,14 +57,12 @@ class _Reports:
     def __reduce__(self) -> tuple[Any, ...]:
         return _callback, self.packages  # for processes that the Trainer spawns
 
-    def on_train_start(self, trainer: Any, *_: Any) -> None:
-        """Note the length of the training."""
-        self._num_steps = trainer.estimated_stepping_batches
-
     def on_train_epoch_start(self, trainer: Any, *_: Any) -> None:
-        """Report the metrics of the epoch before."""
-        self._report(trainer, trainer.callback_metrics)
+        """Report the metrics of the epoch before; note the length of the training."""
+        if trainer.callback_metrics:
+            self._report(trainer, trainer.callback_metrics)
         self._epoch = trainer.current_epoch
+        self._num_steps = trainer.estimated_stepping_batches
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, *_: Any) -> None:
         """Report the loss, if the user's step returns one."""

@@ -93,7 +93,7 @@ def test_a_launch_that_is_gone_or_torn_ends_no_training(written, launch, monkeyp
 def test_a_report_is_no_heartbeat_and_fails_in_silence(launch):
     (callback,) = lightning_reports.callbacks()
     trainer = FakeTrainer()
-    callback.on_train_start(trainer, None)
+    callback.on_train_epoch_start(trainer, None)
     callback.on_train_batch_end(trainer, None, {"loss": torch.tensor(0.25)}, None, 0)
     callback.on_validation_end(trainer, None)
     progress = read_record(launch.folder.progress, TrainingProgress)

@@ -11,8 +11,8 @@ import json
 import math
 import os
 import re
+import stat
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -32,7 +32,7 @@ from headrace.training.progress import finite, training_rows
 
 _EVERY_S, _SHARE = 2.0, 0.05
 """Seconds between looks at the files, and the largest share of the time that looks take."""
-_MOST_FILES, _MOST_EVENTS, _MOST_BYTES, _MOST_ROWS = 10_000, 5_000, 2**20, 500
+_MOST_FOLDERS, _MOST_EVENTS, _MOST_BYTES, _MOST_ROWS = 2_000, 5_000, 2**20, 500
 _MOST_STATE_BYTES = 2**26
 
 _KINDS = (r"trainer_state\.json", r".*\.(?:csv|tsv|log)", r"events\.out\.tfevents.*")
@@ -131,22 +131,15 @@ class ScriptLogs:
 
 
 def _logs_in(*folders: Path) -> dict[Path, tuple[int, int]]:
-    """Return logs with the time of their last change and their size, without links.
-
-    Of many files the first are looked at, upper folders before lower ones.
-    """
-    found, waiting, left = {}, deque(folders), _MOST_FILES
-    while waiting and left > 0:
-        with suppress(OSError), os.scandir(waiting.popleft()) as entries:
-            for entry in islice(entries, left):
-                left -= 1
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append(Path(entry.path))
-                elif re.fullmatch("|".join(_KINDS), entry.name) and entry.is_file(
-                    follow_symlinks=False
-                ):
-                    about = entry.stat(follow_symlinks=False)
-                    found[Path(entry.path)] = (about.st_mtime_ns, about.st_size)
+    """Return logs with the time of their last change and their size, without links and pipes."""
+    found: dict[Path, tuple[int, int]] = {}
+    below = (islice(os.walk(each), _MOST_FOLDERS) for each in folders)
+    for folder, _, names in chain(*below):
+        for path in (Path(folder, name) for name in names if _LOG.fullmatch(name)):
+            with suppress(OSError):  # it may be gone already
+                about = path.lstat()
+                if stat.S_ISREG(about.st_mode):
+                    found[path] = (about.st_mtime_ns, about.st_size)
     return found
 
 
