@@ -83,5 +83,5 @@ class _Reports:
 
         if trainer.is_global_zero and (reports := reporter_of_rank()):
             total = int(self._num_steps) if 0 < self._num_steps < math.inf else None
-            now = TrainingProgress(epoch=self._epoch, step=trainer.global_step, total_steps=total)
-            reports.take(now, None, metrics, LIGHTNING)
+            known = {"epoch": self._epoch, "step": trainer.global_step, "total_steps": total}
+            reports.take(TrainingProgress(**known, source=LIGHTNING), None, metrics)

@@ -34,7 +34,7 @@ BUDGETS = {
     "headrace/status": 2195,
     "headrace/steps": 1532,
     "headrace/suites": 4493,
-    "headrace/training": 5521,
+    "headrace/training": 5513,
     "headrace_airflow": 2477,
     "headrace_bench": 5531,
     "headrace_ec2": 1979,

@@ -31,7 +31,6 @@ from headrace.steps.history import (
 )
 from headrace.training.launch_records import (
     REPORT,
-    SOURCES,
     LaunchFolder,
     NodeLaunch,
     NodeReady,
@@ -101,7 +100,6 @@ class ScriptReports:
         self._launch = launch
         self._loader = loader
         self._is_first = rank == 0
-        self._source = SOURCES[-1]
         self._last: TrainingProgress | None = None
         self._metrics: dict[str, SupportsFloat] = {}
         self._names: set[str] = set()
@@ -111,18 +109,14 @@ class ScriptReports:
         self._meter = AttemptMeter(self._counted)
 
     def take(
-        self,
-        now: TrainingProgress,
-        samples: int | None,
-        metrics: Mapping[str, SupportsFloat],
-        source: str = REPORT,
+        self, now: TrainingProgress, samples: int | None, metrics: Mapping[str, SupportsFloat]
     ) -> None:
         """Note a sign of life; write the report about once a second, and for new metrics."""
-        if source == REPORT:
+        now = now.model_copy(update={"source": now.source or REPORT})
+        if is_own := now.source == REPORT:
             self._beat.tick()
-        if not self._is_first or SOURCES.index(source) > SOURCES.index(self._source):
+        if not self._is_first or (self._last and self._last.source == REPORT and not is_own):
             return
-        self._source = source
         self._reported_samples = samples
         if self._last is None:
             run = RunFolder(Path(self._launch.run_folder))
@@ -130,7 +124,7 @@ class ScriptReports:
             begin = {"step": max(now.step - 1, 0), "starts": True}
             self._rows.append(self._row(now).model_copy(update=begin))
             self._meter.restart()
-        is_new = set(metrics) - {"loss"} - (self._names if source == REPORT else set())
+        is_new = set(metrics) - {"loss"} - (self._names if is_own else set())
         self._names = set(metrics)
         self._last = now
         self._metrics |= {name: _kept(value) for name, value in metrics.items()}
@@ -145,9 +139,7 @@ class ScriptReports:
         figures = {"loss": finite(values.get("loss")), **self._meter.figures()}
         self._meter.restart()
         notes = {"notes": loader.notes} if (loader := self._loader()) else {}
-        now = self._last.model_copy(
-            update={**figures, **notes, "metrics": values, "source": self._source}
-        )
+        now = self._last.model_copy(update={**figures, **notes, "metrics": values})
         run = RunFolder(Path(self._launch.run_folder))
         inform(run, "progress", partial(write_record, self._launch.folder.progress, now))
         shown = {name: values[name] for name in new if name != "loss"}
