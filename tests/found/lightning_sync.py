@@ -24,6 +24,9 @@ class Regression(L.LightningModule):
         loss = nn.functional.mse_loss(self.net(inputs), targets)
         self.log("val_loss", loss, sync_dist=True)
 
+    def on_train_epoch_end(self):
+        self.log("num_ranks", self.all_gather(torch.ones(1)).sum())
+
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 

@@ -157,4 +157,5 @@ def test_a_found_script_of_lightning_reports_its_metrics(tmp_path, no_leftover_p
     assert (context.current.done, context.current.total) == (12, 12)
     history = read_history(context.run_folder)
     assert [row.step for row in history.metrics] == [4, 8, 12]
-    assert all(row.metrics.keys() == {"train_loss", "val_loss"} for row in history.metrics[1:])
+    assert {*history.metrics[-1].metrics} == {"train_loss", "val_loss", "num_ranks"}
+    assert outputs["metrics"]["num_ranks"] == 2
