@@ -1,4 +1,4 @@
-"""`headrace sweep`: the host is killed, Ctrl-C is pressed, the ledger is lost; then it goes on."""
+"""`headrace sweep` and `headrace evaluate --watch`: killed, and then they go on."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from headrace.clusters.lease_records import HostRecord
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, RunFolder
 from headrace.ledger.ledger import Ledger
+from headrace.steps.history import EvaluatedRow, read_evaluated
 from headrace.suites.records import ENTRY, Ended, Started
-from support.bad_input import HEADRACE, Place, make_place, words
+from support.bad_input import HEADRACE, Place, make_place, status_of, words
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow]
@@ -110,3 +112,92 @@ def test_a_sweep_that_cannot_run_is_refused_before_anything_runs(place: Place) -
         assert done.returncode == 2
         words(done.stderr, expected)
     assert not place.has_run()
+
+
+HELD, LAST = 7, 10
+_WATCH_S = 400.0
+
+
+@pytest.fixture
+def trained_place(tmp_path: Path) -> Place:
+    """A recipe whose training writes checkpoints after 3, 6 and 9 steps, and waits in step 7."""
+    trained_place = make_place(tmp_path / "home")
+    model = {"_target_": "blob_models.BlobModel", "notes": str(trained_place.home), "holds": [HELD]}
+    trained_place.write_recipe(
+        "held",
+        model=model,
+        train={"ranks_per_node": 1},
+        trainer={"accelerator": "cpu", "max_epochs": 1, "checkpoint_every_steps": 3},
+    )
+    return trained_place
+
+
+def begun(trained_place: Place, *arguments: str) -> subprocess.Popen[bytes]:
+    with (trained_place.home / f"{arguments[0]}.log").open("wb") as log:
+        return subprocess.Popen(
+            [str(HEADRACE), *arguments],
+            env=trained_place.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def trained(trained_place: Place) -> Counter[tuple[int, int]]:
+    """How often a sample was trained in a step that counts: `(step, sample)`."""
+    found: dict[tuple[str, int], list[int]] = {}
+    for file in sorted(trained_place.home.glob("rank-*.jsonl")):
+        for line in file.read_text().splitlines():
+            note = json.loads(line)
+            found[file.name, note["step"]] = note["samples"]
+    return Counter((step, sample) for (_, step), samples in found.items() for sample in samples)
+
+
+def test_checkpoints_are_evaluated_while_training_goes_on(trained_place: Place) -> None:
+    """pains 30: the training itself goes on with another number of ranks, each sample once."""
+    training = begun(trained_place, "run", "held", "--site", "here")
+    wait_until((trained_place.home / f"held-{HELD}").exists, _WATCH_S, "training to wait")
+    record, _ = trained_place.newest()
+    run = RunFolder(Path(record.folder))
+
+    def evaluated() -> tuple[EvaluatedRow, ...]:
+        return read_evaluated(run)
+
+    watching = begun(trained_place, "evaluate", record.run_id, "--watch", "evaluate.split=val")
+    wait_until(lambda: len(evaluated()) == 2, _WATCH_S, "two checkpoints to be evaluated")
+    assert training.poll() is None
+    seen = [
+        lease["running"]
+        for lease in json.loads(trained_place.shown("lease", "list", "--watch", "--json").stdout)
+    ]
+    assert sorted(seen) == [["evaluate"], ["train"]]
+    assert "· running\n" in trained_place.shown("status", record.run_id).stdout
+    watching.kill()
+    watching.wait()
+    training.kill()
+    training.wait()
+    watcher, _ = trained_place.newest()
+    trained_place.wait_for_quiet()
+    (trained_place.home / f"go-{HELD}").touch()
+    wider = trained_place.headrace("resume", record.run_id, "train.ranks_per_node=2", "--json")
+    assert wider.returncode == 0, wider.stdout + wider.stderr
+    view = json.loads(wider.stdout)
+    (outputs,) = (step["outputs"] for step in view["steps"] if step["name"] == "train")
+    assert (outputs["world_size"], outputs["steps"]) == (2, LAST)
+    assert "train.ranks_per_node 1 -> 2" in view["changed"][0]
+    counts = trained(trained_place)
+    assert set(counts.values()) == {1}
+    assert len({sample for _, sample in counts}) == len(counts) == LAST * 8
+
+    resumed = trained_place.headrace("resume", watcher.run_id)
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    rows = evaluated()
+    steps = [row.step for row in rows]
+    assert steps[:2] == [6, 3]
+    assert sorted(steps) == sorted({*steps, LAST})
+    outputs = status_of(trained_place)["steps"]["evaluate"]["outputs"]
+    assert outputs["steps"] == sorted(steps)
+
+    report = Path(outputs["report"]).read_text()
+    for line in ("Learning rate", record.run_id, "Changed from the recipe file"):
+        assert line in report

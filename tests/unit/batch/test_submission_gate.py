@@ -1,4 +1,4 @@
-"""Who may submit, and when; the state of a queue that all processes share."""
+"""Who may submit, and when; the state of a queue that all processes share; shared rules."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.batch.commands import CommandResult
+from headrace.batch.findings import hours
 from headrace.batch.job_records import JobSpec, JobState
 from headrace.batch.queue_state import (
     JobRecord,
@@ -19,7 +20,7 @@ from headrace.batch.queue_state import (
     renew,
     state_file,
 )
-from headrace.batch.slurm import Slurm
+from headrace.batch.slurm import Slurm, state_of
 from headrace.batch.submission_gate import (
     BURST,
     SubmissionGate,
@@ -255,3 +256,39 @@ def test_a_job_that_the_queue_has_forgotten_stays_what_it_was_for_a_while(tmp_pa
     assert job_status(Slurm(slurm), tmp_path, record, 0.0).state is JobState.RUNNING
     write_record(tmp_path / "a" / "job.json", record.model_copy(update={"submitted_at": 0.0}))
     assert job_status(Slurm(slurm), tmp_path, record, 0.0).state is JobState.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "exit code 1"),
+        ("  \n", "exit code 1"),
+        ("slurm_load_jobs error: Unable to contact", "Unable to contact"),
+        ("sbatch: error: Bad qos\nsbatch: error: Denied\n", "Bad qos; Denied"),
+        ("error: a\n\n  b  \n", "a; b"),
+    ],
+)
+def test_words_of_a_command_in_one_line(text: str, words: str):
+    assert CommandResult(1, "", text).words == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(None, "no limit"), (90.0, "1.5 min"), (3599.0, "60 min"), (3600.0, "1 h"), (5400.0, "1.5 h")],
+)
+def test_times_for_people(seconds: float | None, words: str):
+    assert hours(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("RUNNING", JobState.RUNNING),
+        ("CANCELLED by 1000", JobState.CANCELLED),
+        ("CANCELLED+", JobState.CANCELLED),
+        ("", JobState.RUNNING),
+        ("HIBERNATING", JobState.RUNNING),
+    ],
+)
+def test_a_state_that_nobody_knows_is_no_proof_of_an_end(text: str, state: JobState):
+    assert state_of(text) is state

@@ -1,14 +1,22 @@
+"""None"""
+
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import psutil
 import pytest
+from filelock import FileLock
 
 from headrace.batch.job_records import JobView
-from headrace.clusters import lease_client
+from headrace.clusters import lease_client, lease_machines, local_cluster
 from headrace.clusters.lease_files import LeaseFiles, write_heartbeat
 from headrace.clusters.lease_records import (
     Ending,
@@ -20,13 +28,18 @@ from headrace.clusters.lease_records import (
     Waiting,
 )
 from headrace.clusters.lifetime import BY_SIGNAL
+from headrace.clusters.local import mark, marked
 from headrace.clusters.scheduler import make_keys
 from headrace.errors import LeaseError, UnknownNameError
 from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import LeaseFolder, SiteFolder
+from headrace.processes import zygote
+from headrace.processes.children import Child
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState
+from support.leases import lease_spec
+from support.waiting import wait_until
 
 _CLOSED = Ending(state=LeaseState.CLOSED, reason="done")
 _GONE = JobView(is_ended=True, why="preempted", failure_class=FailureClass.PREEMPTED)
@@ -241,3 +254,80 @@ def test_control_side_loads_no_heavy_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path) -> LeaseFolder:
+    return LeaseFolder(tmp_path / "demo-1")
+
+
+@pytest.fixture
+def process(own_folder: LeaseFolder) -> Iterator[psutil.Process]:
+    """A process of the lease that runs until it is told to end."""
+    command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=mark(own_folder)) as child:
+        yield psutil.Process(child.pid)
+
+
+def test_a_process_with_the_mark_is_found(own_folder: LeaseFolder, process: psutil.Process) -> None:
+    assert marked([own_folder]) == {str(own_folder.path.resolve()): [process]}
+
+
+def test_the_guard_ends_what_a_killed_host_leaves(
+    own_folder: LeaseFolder, process: psutil.Process
+) -> None:
+    """It holds nothing else of the host, as the lock of the lease."""
+    code = (
+        "import os, sys, filelock; from pathlib import Path; from headrace.files.layout import "
+        "LeaseFolder; from headrace.clusters.host import Guard\n"
+        "own_folder = LeaseFolder(Path(sys.argv[1])); lock = filelock.FileLock(own_folder.lock)\n"
+        "lock.acquire(); guard = Guard(own_folder); print(guard._pid, flush=True)\n"
+        "if sys.argv[2] == 'dismissed': guard.dismiss()\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    for how in ("dismissed", "killed"):
+        command = [sys.executable, "-c", code, str(own_folder.path), how]
+        guard = int(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
+        with FileLock(own_folder.lock, timeout=0):
+            wait_until(lambda pid=guard: not psutil.pid_exists(pid), 30, "the guard to end")
+        has_ended = process.status() == psutil.STATUS_ZOMBIE
+        assert has_ended == (how == "killed")
+
+
+def test_a_process_that_just_ends_is_not_left_over(
+    own_folder: LeaseFolder, process: psutil.Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel has taken its memory, command line included, and it is no zombie yet."""
+    monkeypatch.setattr(psutil.Process, "cmdline", lambda _: [])
+    assert marked([own_folder]) == {str(own_folder.path.resolve()): []}
+
+
+@pytest.mark.parametrize(("keep_warm", "kept"), [(300.0, "300"), (0.0, "0")])
+def test_processes_are_kept_for_leases_of_this_machine_alone(
+    own_folder: LeaseFolder, monkeypatch: pytest.MonkeyPatch, keep_warm: float, kept: str
+) -> None:
+    """Not for hosts of other backends, whose jobs inherit their environment."""
+    asked: list[str] = []
+
+    def fork(_modules: object, host: Child, **_: object) -> SimpleNamespace:
+        asked.append(host.env[zygote.KEEP_WARM])
+        own_folder.closed.touch()
+        return SimpleNamespace()
+
+    monkeypatch.setattr(zygote, "fork", fork)
+    own_folder.path.mkdir()
+    for backend in ("local", "slurm"):
+        role = Role(backend=backend, keep_warm=keep_warm)
+        lease_machines.launch(own_folder, lease_spec(own_folder, role))
+    assert asked == [kept, "0"]
+
+
+def test_a_gang_does_not_wait_for_a_node_whose_worker_has_ended(own_folder: LeaseFolder) -> None:
+    """As one that the kernel killed for memory while it started."""
+    node = SimpleNamespace(has_ended=True)
+    cluster: Any = SimpleNamespace(
+        scheduler=SimpleNamespace(workers={}), workers={"node-0": node}, folder=own_folder
+    )
+    role = Role(kind="gang", start_timeout=2.0)
+    with pytest.raises(LeaseError, match=f"worker of node-0 ended.*\n  See {own_folder.log}"):
+        asyncio.run(local_cluster._wait_for_nodes(cluster, role))

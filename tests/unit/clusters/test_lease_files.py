@@ -1,16 +1,25 @@
-"""What follows from the files of a lease: pure, as tables."""
+"""What follows from the files of a lease, whatever lies there: pure, as tables."""
 
 from __future__ import annotations
 
+import json
+import logging
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from headrace.batch.job_records import JobView
-from headrace.clusters import lease_machines
-from headrace.clusters.lease_files import NEVER_STARTED, LeaseFiles, QueueWait
+from headrace.clusters import lease_client, lease_machines
+from headrace.clusters.lease_files import NEVER_STARTED, LeaseFiles, QueueWait, last_heartbeat
+from headrace.clusters.lease_folders import leftovers, reap
 from headrace.clusters.lease_records import (
+    BadNodes,
     Ending,
     HostRecord,
     LeaseInfo,
@@ -18,13 +27,14 @@ from headrace.clusters.lease_records import (
     PoolJobView,
     PoolRecord,
 )
-from headrace.errors import StepError, UnknownNameError
+from headrace.errors import HeadraceError, SilentError, StepError, UnknownNameError
 from headrace.files.atomic import write_record, write_text
-from headrace.files.layout import LeaseFolder
+from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.record import Record
 from headrace.states import FailureClass, LeaseState
+from headrace.steps import mailbox
 
 _FOLDER = LeaseFolder(Path("leases/demo-gpu-1"))
 _PROCESS = ProcessIdentity(host="node-7", pid=11, started_s=0.0)
@@ -165,3 +175,140 @@ def test_the_hosts_word_counts_that_it_wrote_while_the_queue_was_asked(
     files = LeaseFiles.read(folder)
     assert files.state() is (LeaseState.CLOSED if is_ended else LeaseState.STARTING)
     assert LeaseFiles.read(folder).why_ended == "done"
+
+
+_DONE = Ending(state=LeaseState.CLOSED, reason="done")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> SiteFolder:
+    """A site with a lost lease, `c`."""
+    site = SiteFolder(tmp_path)
+    _lease(site, "c", heartbeat="1.0 1.0")
+    return site
+
+
+def _lease(site: SiteFolder, lease_id: str, heartbeat: str) -> LeaseFolder:
+    lease = site.lease(lease_id)
+    known = {"key": "k", "run_id": "r", "role_name": "cpu", "role": Role(), "heartbeat_s": 0.1}
+    spec = LeaseSpec.model_validate({"lease_id": lease_id, **known})
+    write_record(lease.spec, spec)
+    write_text(lease.heartbeat, heartbeat)
+    return lease
+
+
+def test_a_lease_that_nobody_can_read_keeps_no_other_from_being_ended(
+    site: SiteFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another release has written it."""
+    caplog.set_level(logging.WARNING)
+    write_text(site.lease("b").spec, '{"lease_id": "b", "a field of tomorrow": 1}')
+    assert [each.folder.lease_id for each in reap(site)] == ["c"]
+    assert LeaseFiles.read(site.lease("c")).state(20) is LeaseState.LOST
+    assert site.lease("c").closed.exists()
+    assert "Lease b is passed over" in caplog.text
+    assert leftovers(site) == ()
+
+
+@pytest.mark.parametrize("name", ["host", "heartbeat", "closed", "cause"])
+def test_a_damaged_file_of_a_lease_keeps_no_other_from_being_ended(
+    site: SiteFolder, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    lease = _lease(site, "b", heartbeat="1.0 1.0")
+    getattr(lease, name).write_bytes(b"\x80[")
+    assert "c" in [each.folder.lease_id for each in reap(site)]
+    assert site.lease("c").closed.exists()
+
+
+def test_a_lease_whose_batch_system_is_silent_keeps_no_other_from_being_ended(
+    site: SiteFolder, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pains 22: it is ended another time."""
+    _lease(site, "b", heartbeat="1.0 1.0")
+    end = lease_client.end
+
+    def silent_about_b(folder: LeaseFolder, *given: Any) -> None:
+        if folder.lease_id == "b":
+            raise SilentError("EC2 says 503: no")
+        end(folder, *given)
+
+    monkeypatch.setattr(lease_client, "end", silent_about_b)
+    assert [each.folder.lease_id for each in reap(site)] == ["c"]
+    assert "Lease b is looked at again later: EC2 says 503: no" in caplog.text
+    monkeypatch.setattr(lease_client, "end", end)
+    assert [each.folder.lease_id for each in reap(site)] == ["b"]
+
+
+def test_what_has_ended_is_not_looked_at_again(
+    site: SiteFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A site's leases of years are there; each look at one takes a few files of a slow storage."""
+    caplog.set_level(logging.WARNING)
+    for lease_id in ("a", "b"):
+        write_text(site.lease(lease_id).spec, "{}")
+        write_record(site.lease(lease_id).closed, _DONE)
+    assert [each.folder.lease_id for each in leftovers(site)] == ["c"]
+    assert not caplog.text
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+_KEYS = st.sampled_from(["state", "reason", "process", "code", "at", "key", "failure", "is_ended"])
+_CONTENT = (
+    st.binary(max_size=64)
+    | _JSON.map(lambda value: json.dumps(value).encode())
+    | st.dictionaries(_KEYS, _JSON).map(lambda value: json.dumps(value).encode())
+    | st.integers(1, 5000).map(lambda depth: b"[" * depth)
+)
+_FILES = ("host", "info", "heartbeat", "close", "closed", "cause", "bad_nodes", "pool", "waiting")
+
+
+def lease_in(folder: str) -> LeaseFolder:
+    lease = LeaseFolder(Path(folder) / "leases" / "demo-1")
+    write_record(
+        lease.spec,
+        LeaseSpec(lease_id="demo-1", key="k", run_id="r", role_name="cpu", role=Role()),
+    )
+    return lease
+
+
+def only_named_errors(call: Callable[[], Any]) -> None:
+    with suppress(HeadraceError):
+        call()
+
+
+@pytest.mark.parametrize("name", [*_FILES, "spec"])
+@settings(max_examples=25, deadline=None)
+@given(content=_CONTENT)
+def test_readers_of_a_lease(name: str, content: bytes):
+    with TemporaryDirectory() as folder:
+        lease = lease_in(folder)
+        getattr(lease, name).write_bytes(content)
+        for call in (
+            lambda lease: LeaseFiles.read(lease).why_ended,
+            lambda lease: LeaseFiles.read(lease).wait(),
+            lambda lease: LeaseFiles.read(lease).get(BadNodes),
+            lease_client.info,
+            last_heartbeat,
+        ):
+            only_named_errors(lambda call=call: call(lease))
+        only_named_errors(lambda: LeaseFiles.read(lease).state(20.0))
+
+
+@pytest.mark.parametrize("name", ["spec", "status", "result", "exit", "cancel"])
+@settings(max_examples=25, deadline=None)
+@given(content=_CONTENT)
+def test_readers_of_a_step(name: str, content: bytes):
+    with TemporaryDirectory() as folder:
+        lease = lease_in(folder)
+        step = lease.step(1)
+        step.path.mkdir(parents=True)
+        getattr(step, name).write_bytes(content)
+        only_named_errors(lambda: mailbox.status(step))
+        only_named_errors(lambda: mailbox.outcome(step))
+        only_named_errors(lambda: mailbox.lost(step, "gone"))
+        only_named_errors(lambda: mailbox.find(lease, "k"))
+        only_named_errors(lambda: mailbox.was_killed(step))

@@ -1,17 +1,24 @@
-"""Files are whole or not there."""
+"""Files are whole or not there: checksums, digests of manifests, locks."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
+import json
 import logging
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import xxhash
 
+from headrace.errors import ManifestError, StepCancelledError, StepError, StorageError
+from headrace.files import checksums
 from headrace.files.atomic import (
     is_there,
     names_in,
@@ -24,6 +31,8 @@ from headrace.files.atomic import (
     write_record,
     write_text,
 )
+from headrace.files.locks import exclusive_while
+from headrace.files.manifest_file import parse_manifest, sealed, unsealed
 from headrace.objects.store import LocalStore
 from headrace.steps.mailbox import DriverExit
 from support.late_files import late_files
@@ -173,3 +182,178 @@ def test_a_folder_is_published_once(tmp_path):
     assert publish_folder(tmp_path / "a", tmp_path / "final")
     assert not publish_folder(tmp_path / "b", tmp_path / "final")
     assert (tmp_path / "final" / "content").read_text() == "a"
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, checksums.CHUNK_BYTES, checksums.CHUNK_BYTES + 7])
+def test_copy_gives_same_bytes_and_checksum(tmp_path: Path, num_bytes: int) -> None:
+    content = os.urandom(num_bytes)
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(content)
+    target.write_bytes(b"old content that is longer" * 10)
+    copied = checksums.copy_verified(source, target)
+    assert copied == (num_bytes, xxhash.xxh3_128(content).hexdigest())
+    assert target.read_bytes() == content
+    assert checksums.file_xxh3_128(source) == copied[1]
+
+
+def test_tick_counts_every_byte(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(bytes(checksums.CHUNK_BYTES + 3))
+    ticks: list[int] = []
+    checksums.file_xxh3_128(source, ticks.append)
+    assert ticks == [checksums.CHUNK_BYTES, 3]
+
+
+def test_failed_copy_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(b"x" * 100)
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        checksums.copy_verified(source, target)
+    assert not target.exists()
+
+
+def test_progress_of_a_copy_can_stop_it(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(bytes(3 * checksums.CHUNK_BYTES))
+    ticks: list[int] = []
+
+    def stop(num_bytes: int) -> None:
+        ticks.append(num_bytes)
+        if len(ticks) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        checksums.copy_verified(source, target, stop)
+    assert ticks == [checksums.CHUNK_BYTES] * 2
+    assert not target.exists()
+
+
+def test_a_file_that_becomes_shorter_is_copied_as_far_as_it_goes(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    content = os.urandom(4 * checksums.CHUNK_BYTES)
+    source.write_bytes(content)
+    left = content[: checksums.CHUNK_BYTES + 4096]
+    copied = checksums.copy_verified(source, target, lambda _: os.truncate(source, len(left)))
+    assert copied == (len(left), xxhash.xxh3_128_hexdigest(left))
+    assert target.read_bytes() == left
+
+
+CONTENT = {
+    "format_version": 2, "name": "é", "mean": 0.30000000000000004, "tiny": 1e-05,
+    "inner": {"digest": "0" * 32},
+}  # fmt: skip
+TEXT = sealed(json.dumps(CONTENT, indent=1, ensure_ascii=False))
+
+
+def test_the_digest_is_one_more_key_and_the_same_each_time() -> None:
+    assert list(json.loads(TEXT)) == [*CONTENT, "digest"]
+    assert unsealed(TEXT, "m") == CONTENT
+    assert sealed(json.dumps(CONTENT, indent=1, ensure_ascii=False)) == TEXT
+
+
+def test_every_flipped_bit_breaks_the_seal() -> None:
+    """Also one that leaves the JSON value as it was: the exponent's letter, the 17th digit."""
+    for bit in range(8 * len(TEXT)):
+        flipped = bytearray(TEXT)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(ManifestError):
+            unsealed(bytes(flipped), "m")
+
+
+@pytest.mark.parametrize("more", [b" ", b"\n", b"{}"])
+def test_nothing_may_follow(more: bytes) -> None:
+    with pytest.raises(ManifestError):
+        unsealed(TEXT + more, "m")
+
+
+def test_only_the_first_version_has_no_digest() -> None:
+    assert unsealed(b'{"format_version": 1}', "m") == {"format_version": 1}
+    with pytest.raises(ManifestError, match="it has no 'digest'"):
+        unsealed(b'{"format_version": 2}', "m")
+
+
+def test_what_is_no_manifest_is_told_in_plain_words() -> None:
+    with pytest.raises(ManifestError) as caught:
+        parse_manifest(b'{"format_version": 1, "name": 3, "shards": null}', "m")
+    for words in (
+        "m is damaged, or was changed by hand: its content: ",
+        "name: give text (got 3)", "the key 'splits' is",
+        "shards: give a list, each a mapping with keys of", "(got null)",
+    ):  # fmt: skip
+        assert words in caught.value.what
+    assert "validation error" not in caught.value.what
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"1", b"[" * 100_000, b"\xff\xfe", b'{"a": NaN'])
+def test_what_is_no_object_is_named(text: bytes) -> None:
+    with pytest.raises(ManifestError, match="m is damaged"):
+        unsealed(text, "m")
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from headrace.files.locks import exclusive_while
+with exclusive_while(Path(sys.argv[1]), lambda: None):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_wait_ends_when_the_holder_is_killed(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    command = [sys.executable, "-c", HOLD, str(lock)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        checks: list[int] = []
+
+        def kill_then_go_on() -> None:
+            checks.append(1)
+            holder.kill()
+
+        with exclusive_while(lock, kill_then_go_on) as waited:
+            assert waited
+            assert checks
+
+
+def test_wait_can_be_given_up(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+
+    def cancel() -> None:
+        raise StepCancelledError("enough")
+
+    command = [sys.executable, "-c", HOLD, str(lock)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        holder.stdout.readline()
+        with pytest.raises(StepCancelledError), exclusive_while(lock, cancel):
+            pytest.fail("entered")
+        holder.kill()
+    with exclusive_while(lock, cancel) as waited:
+        assert not waited
+
+
+def test_a_place_that_cannot_hold_a_lock_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(StorageError, match=f"^File exists: '{tmp_path}/file'"),
+        exclusive_while(tmp_path / "file" / "lock", lambda: None),
+    ):
+        pytest.fail("entered")
+
+
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch) -> None:
+    def no_flock(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", no_flock)
+    with (
+        pytest.raises(StepError, match="cannot be locked") as caught,
+        exclusive_while(tmp_path / "lock", lambda: None),
+    ):
+        pytest.fail("entered")
+    assert "a file system with locks" in caught.value.hint

@@ -94,7 +94,7 @@ def test_skips_are_failures_when_all_tests_must_run(ci, summary, tmp_path):
     [
         ("tests/chaos/airflow/test_kills.py::test_x[a/airflow/b]", "tests/chaos/airflow"),
         ("tests/integration/airflow/test_trigger_form.py::test_x", "tests/integration/airflow"),
-        ("tests/integration/test_wheel.py::test_x[airflow]", "tests/integration/test_wheel.py"),
+        ("tests/integration/test_shell.py::test_x[airflow]", "tests/integration/test_shell.py"),
         ("tests/unit/airflow.py::TestX::test_x", "tests/unit/airflow.py"),
         ("tests/contract/test_a.py::TestX::test_x", "tests/contract/test_a.py::TestX"),
         ("tests/contract/test_a.py::test_x[a]", "tests/contract/test_a.py"),
@@ -121,13 +121,13 @@ def test_the_order_of_files() -> None:
         "tests/architecture/test_layers.py",
         "tests/contract/test_backend_contract.py",
         "tests/unit/airflow.py",
-        "tests/dags/test_parsing.py",
+        "tests/dags/test_dag_files.py",
         "tests/chaos/airflow/test_kills.py",
         "tests/integration/airflow/test_trigger_form.py",
         *LONG,
         "tests/chaos/slurm/test_jobs.py",
         "tests/docs/test_links.py",
-        "tests/integration/test_wheel.py",
+        "tests/integration/test_setup_script.py",
         "elsewhere/test_it.py",
     ]
     mixed = dict.fromkeys(reversed(files))
