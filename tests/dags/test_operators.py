@@ -20,7 +20,6 @@ from airflow.sdk.exceptions import (
 )
 from structlog.testing import capture_logs
 
-from headrace.clusters.lease_records import LeaseSpec, Walltime
 from headrace.errors import (
     CapacityError,
     LeaseError,
@@ -33,7 +32,6 @@ from headrace.errors import (
 from headrace.execution import decisions, step_attempts
 from headrace.execution.decisions import End, RunningAttempt
 from headrace.execution.reap import ABANDONED
-from headrace.files.atomic import read_record, write_record
 from headrace.leases.run_leases import RELEASED
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.base import Target
@@ -43,15 +41,11 @@ from headrace.runs.runs import open_run
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.status.lease import LeaseView, Look
 from headrace.steps.mailbox import Failure, StepResult, StepStatus
-from headrace.steps.retry_policy import PROGRESS
 from headrace_airflow import airflow_api as owners
 from headrace_airflow import assets, operators, preview, run_operators
 from headrace_airflow.airflow_api import DagRunAddress, stopped
 from headrace_airflow.assets import DATASETS, MODELS, dataset_asset, model_asset
-from headrace_airflow.operators import (
-    PackOperator,
-    StepOperator,
-)
+from headrace_airflow.operators import PackOperator, StepOperator
 from headrace_airflow.run_operators import (
     DaskDashboardLink,
     FinishRunOperator,
@@ -177,11 +171,6 @@ def test_the_id_of_a_dag_run_that_was_deleted_does_not_give_its_run_to_another(c
     with pytest.raises(AirflowFailException, match=rf"{first}\n.*under another id"):
         prepare(context, seed=8)
     assert [record.run_id for record in open_ledger().runs()] == [first]
-
-
-def test_prepare_takes_overrides(context):
-    run = open_run(prepare(context, overrides=["trainer.max_epochs=3"]))
-    assert run.recipe.trainer.max_epochs == 3
 
 
 def test_prepare_takes_keys_of_the_recipe_besides_overrides(context):
@@ -329,28 +318,6 @@ def test_a_full_site_is_waited_for_without_using_up_a_try(run, context, script):
     asked = deferred.value.trigger.serialize()[1]
     assert asked["key"] == f"{run.run_id}/gpu"
     assert (asked["max_active"], asked["max_owner"]) == (run.site.limits.max_leases, None)
-
-
-QUEUES = [QueueFullError("waiting: EC2 has no capacity for m5"), SilentError("EC2 says 503: no")]
-
-
-@pytest.mark.parametrize("error", QUEUES)
-def test_a_queue_is_waited_for_also_by_a_lease_that_fills_the_site(run, context, script, error):
-    """It has its place; it would wait for itself if it waited for room."""
-    script("start", error)
-    with pytest.raises(TaskDeferred) as deferred:
-        step(run).execute(context)
-    assert open_ledger().num_before(deferred.value.trigger.serialize()[1]["key"], 1) == 0
-    assert deferred.value.trigger.waiting.poll_s == run.site.roles["gpu"].batch.poll
-    assert context["ti"].pushed["machines"] == error.what
-
-
-@pytest.mark.parametrize("asked", ["start", "collect"])
-def test_a_silent_queue_costs_a_step_no_try(run, context, script, ticket, asked):
-    script(asked, SilentError("EC2 says 503: no"))
-    with pytest.raises(TaskDeferred) as deferred:
-        step(run).execute(context) if asked == "start" else complete(run, context, ticket)
-    assert isinstance(deferred.value.trigger, RoomTrigger)
 
 
 def test_secrets_are_those_of_airflows_connections_and_of_who_triggered(
@@ -502,26 +469,37 @@ def test_a_short_step_is_collected_without_deferring(
     assert operator.lease_id == ticket.lease.lease_id
 
 
-def test_a_step_that_had_succeeded_is_collected(run, context, script):
-    """Find, collect, re-attach, and only then submit (pains 6)."""
-    script("start", SUCCEEDED)
-    assert step(run).execute(context) == SUCCEEDED.outputs
-
-
 def test_a_task_that_is_cleared_or_tried_again_by_airflow_counts_anew(run, context, script, ticket):
-    """As `headrace resume` does: the step is requested anew."""
-    lost = ran_out_of_time(run, *[0] * run.recipe.retry.max_failures, cause=FailureClass.LOST)
+    """As `headrace resume` does: failures before this try do not count."""
+    lease_id, most = lease_on_disk(run, "gpu"), run.recipe.retry.max_failures
+    for number in range(1, most + 1):
+        attempt_row_of(
+            run, "train", lease_id, attempt=number, key=f"{run.run_id}/train/{number}",
+            state=StepState.LOST, failure_class=FailureClass.LOST, started_at=0.0, finished_at=60.0,
+        )  # fmt: skip
     script("start", ticket)
     with pytest.raises(TaskDeferred) as deferred:
         step(run).execute(context)
-    assert deferred.value.kwargs["memory"]["num_before"] == run.recipe.retry.max_failures
-    attempt_row_of(
-        run, "train", ticket.lease.lease_id, attempt=9, key=f"{run.run_id}/train/9",
-        state=StepState.LOST, failure_class=FailureClass.LOST, started_at=0.0, finished_at=60.0,
-    )  # fmt: skip
-    script("collect", lost)
-    with pytest.raises(TaskDeferred):
-        complete(run, context, ticket, num_before=run.recipe.retry.max_failures)
+    assert deferred.value.kwargs == {"memory": memory_of(ticket, num_before=most)}
+
+
+QUEUES = [
+    ("start", QueueFullError("waiting: EC2 has no capacity for m5")),
+    ("start", SilentError("EC2 says 503: no")),
+    ("collect", SilentError("EC2 says 503: no")),
+]
+
+
+@pytest.mark.parametrize(("asked", "error"), QUEUES)
+def test_a_queue_is_waited_for_without_using_up_a_try(run, context, script, ticket, asked, error):
+    """Its lease has its place in the site: it would wait for itself if it waited for room."""
+    script(asked, error)
+    with pytest.raises(TaskDeferred) as deferred:
+        step(run).execute(context) if asked == "start" else complete(run, context, ticket)
+    assert isinstance(deferred.value.trigger, RoomTrigger)
+    assert open_ledger().num_before(deferred.value.trigger.serialize()[1]["key"], 1) == 0
+    assert deferred.value.trigger.waiting.poll_s == run.site.roles["gpu"].batch.poll
+    assert context["ti"].pushed["machines"] == error.what
 
 
 def test_a_lease_that_cannot_be_asked_for_is_asked_for_as_often_as_from_a_terminal(
@@ -539,46 +517,6 @@ def test_a_users_mistake_is_not_tried_again(run, context, script, ticket, cause)
     failed = result(StepState.FAILED, cause, trace="Traceback: line 7", where="rank 1")
     script("collect", failed)
     with pytest.raises(AirflowFailException, match=r"why \(rank 1\)"):
-        complete(run, context, ticket)
-
-
-def ran_out_of_time(run, *kept, cause=FailureClass.TIMED_OUT):
-    """Attempts in the ledger whose leases ended under them, with what each left for the next."""
-    lease_id = lease_on_disk(run, "gpu")
-    for number, steps in enumerate(kept, start=1):
-        attempt_row_of(
-            run, "train", lease_id, attempt=number, key=f"{run.run_id}/train/{number}",
-            state=StepState.FAILED, failure_class=cause, outputs={PROGRESS: steps},
-            started_at=0.0, finished_at=60.0,
-        )  # fmt: skip
-    return result(StepState.FAILED, cause)
-
-
-@pytest.mark.parametrize("cause", [FailureClass.TIMED_OUT, FailureClass.PREEMPTED])
-def test_a_step_goes_on_in_another_lease_without_using_up_a_try(
-    run, context, script, ticket, cause
-):
-    """pains 31: the machines were taken away, and the step had come further."""
-    script("collect", ran_out_of_time(run, 10, 20, 30, cause=cause))
-    asked = []
-    again = replace(ticket, attempt=4, folder=run.lease_folder(f"{run.run_id}-gpu-2").step(1))
-    script("start", again, asked)
-    with pytest.raises(TaskDeferred) as deferred:
-        complete(run, context, ticket, is_revived=True)
-    assert [(step.name, action.attempt) for _, step, action in asked] == [("train", 4)]
-    assert deferred.value.kwargs == {"memory": memory_of(again)}
-
-
-def test_a_lease_that_was_too_short_is_followed_by_a_longer_one(run, context, script, ticket):
-    """With `lifetime: auto` the second one without progress is not the last."""
-    script("collect", ran_out_of_time(run, 0, 0))
-    folder = run.lease_folder(f"{run.run_id}-gpu-1")
-    spec = read_record(folder.spec, LeaseSpec)
-    walltime = Walltime(seconds=600.0, most_s=3600.0, why="")
-    role = spec.role.model_copy(update={"kind": "gang"})
-    write_record(folder.spec, spec.model_copy(update={"walltime": walltime, "role": role}))
-    script("start", ticket)
-    with pytest.raises(TaskDeferred):
         complete(run, context, ticket)
 
 

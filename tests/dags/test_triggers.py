@@ -1,22 +1,19 @@
-"""Triggers, run on real step and lease folders, and those of runs in a queue."""
+"""Triggers, run on real step and lease folders."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import time
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pytest
 
-from headrace.batch.queue_state import JobRecord
 from headrace.clusters.lease_files import NEVER_STARTED, write_heartbeat
 from headrace.clusters.lease_records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.errors import CapacityError
 from headrace.files.atomic import write_record
-from headrace.files.layout import LeaseFolder, SiteFolder
+from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role
@@ -135,32 +132,31 @@ def test_a_trigger_survives_the_way_to_another_triggerer(make, tmp_path):
     assert again.serialize() == trigger.serialize()
 
 
-def test_step_trigger_fires_once_when_the_result_is_there(lease, step):
-    def finish():
-        write_record(step.status, StepStatus(state=StepState.SUCCEEDED))
-        result = StepResult(state=StepState.SUCCEEDED, started_at=0, finished_at=1)
-        write_record(step.result, result)
-
-    found = events_after(step_trigger(lease, step), finish)
-    assert [event["state"] for event in found] == ["succeeded"]
+def finish(lease, step):
+    write_record(step.status, StepStatus(state=StepState.SUCCEEDED))
+    result = StepResult(state=StepState.SUCCEEDED, started_at=0, finished_at=1)
+    write_record(step.result, result)
 
 
-def test_step_trigger_fires_when_the_driver_ended_without_a_result(lease, step):
-    write_record(step.exit, DriverExit(code=-9, at=time.time()))
-    assert len(events(step_trigger(lease, step))) == 1
+ENDS = {
+    "its result": (finish, "succeeded", ""),
+    "its driver's end": (
+        lambda _, step: write_record(step.exit, DriverExit(code=-9, at=time.time())), "queued", "",
+    ),
+    "its lease's end": (
+        lambda lease, _: end(lease, LeaseState.LOST, "the host was killed"), "queued", "was killed",
+    ),
+    "its lease's folder removed": (
+        lambda lease, _: shutil.rmtree(lease.path), "queued", NEVER_STARTED,
+    ),
+}  # fmt: skip
 
 
-def test_step_trigger_fires_when_the_lease_has_ended(lease, step):
-    def lose():
-        end(lease, LeaseState.LOST, "the host was killed")
-
-    found = events_after(step_trigger(lease, step), lose)
-    assert "the host was killed" in found[0]["lease"]
-
-
-def test_step_trigger_fires_when_the_folder_of_its_lease_is_removed(lease, step):
-    found = events_after(step_trigger(lease, step), lambda: shutil.rmtree(lease.path))
-    assert found[0]["lease"] == NEVER_STARTED
+@pytest.mark.parametrize(("happens", "state", "why"), ENDS.values(), ids=ENDS)
+def test_a_step_trigger_fires_once_when_there_is(lease, step, happens, state, why):
+    (event,) = events_after(step_trigger(lease, step), lambda: happens(lease, step))
+    assert event["state"] == state
+    assert event["lease"].endswith(why)
 
 
 class EnoughError(Exception):
@@ -259,19 +255,21 @@ def test_room_trigger_of_one_whose_turn_it_is_not_fires_when_others_leave_a_plac
     assert events(room_for("second")) == [{}]
 
 
-@pytest.mark.parametrize("state", ["failed", "success", None, "queued", "running"])
-def test_a_user_who_ends_the_task_stops_this_attempt(lease, step, monkeypatch, state):
-    """Mark failed, mark success and clear reach the work of a deferred task (pains 9)."""
+STOPPED = ["failed", "success", None, "queued", "running"]
+
+
+@pytest.mark.parametrize(
+    ("state", "stops"), [*[(each, True) for each in STOPPED], ("deferred", False)]
+)
+def test_a_user_who_ends_the_task_stops_this_attempt(lease, step, monkeypatch, state, stops):
+    """Mark failed, mark success and clear reach the work of a deferred task (pains 9).
+
+    A triggerer that is out of touch stops nothing: its task is still deferred, elsewhere.
+    """
     monkeypatch.setattr(triggers, "task_states", lambda *_: {"train": state})
     asyncio.run(step_trigger(lease, step).on_kill())
-    assert "train (try 2)" in step.cancel.read_text()
-
-
-def test_a_triggerer_out_of_touch_stops_nothing(lease, step, monkeypatch):
-    """Then another triggerer has taken over, and the task is still deferred."""
-    monkeypatch.setattr(triggers, "task_states", lambda *_: {"train": "deferred"})
-    asyncio.run(step_trigger(lease, step).on_kill())
-    assert not step.cancel.exists()
+    assert step.cancel.exists() is stops
+    assert not stops or "train (try 2)" in step.cancel.read_text()
 
 
 def status(done, phase, **more):
@@ -299,99 +297,3 @@ def test_short_epochs_are_told_every_ten_seconds_and_long_ones_every_thirty():
     assert told == [0, 30, 45, 75, 90]
     ended = StepStatus(state=StepState.SUCCEEDED)
     assert lines.line(ended, 1100.0)
-
-
-NUM_RUNS = 10
-POLL_S = 0.2
-ROLE = Role.model_validate(
-    {"backend": "slurm", "kind": "gang", "nodes": 2, "batch": {"poll": POLL_S}}
-)
-
-_SQUEUE = """\
-#!/bin/bash
-echo asked >> {folder}/calls
-for job in {jobs}; do echo "$job|PENDING|N/A||Priority|headrace"; done
-"""
-
-
-class Queue:
-    """A `squeue` that counts how often it is asked, with jobs that wait for their turn."""
-
-    def __init__(self, folder: Path) -> None:
-        self._calls = folder / "calls"
-        program = folder / "squeue"
-        jobs = " ".join(str(number) for number in range(NUM_RUNS))
-        program.write_text(_SQUEUE.format(folder=folder, jobs=jobs))
-        program.chmod(0o755)
-
-    @property
-    def num_calls(self) -> int:
-        return len(self._calls.read_text().splitlines()) if self._calls.exists() else 0
-
-
-@pytest.fixture
-def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Queue:
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    return Queue(folder)
-
-
-def waiting_lease(site: SiteFolder, number: int) -> LeaseFolder:
-    """A lease whose job is in the queue."""
-    folder = site.lease(f"run{number}-gpu-1")
-    spec = LeaseSpec(
-        lease_id=folder.lease_id, key=f"run{number}/gpu", run_id=f"run{number}", role_name="gpu",
-        role=ROLE,
-    )  # fmt: skip
-    folder.path.mkdir(parents=True)
-    write_record(folder.spec, spec)
-    record = JobRecord(job_id=str(number), name=folder.lease_id, submitted_at=time.time())
-    write_record(folder.job, record)
-    return folder
-
-
-def trigger_for(lease: LeaseFolder) -> StepTrigger:
-    task = WaitingTask(
-        dag_id="headrace_train", run_id=lease.lease_id, task_id="stage", try_number=1,
-        poll_s=0.02, settle_s=0.0,
-    )  # fmt: skip
-    step = StepSpec(
-        key=f"{lease.lease_id}/stage/1", kind="stage", run_id=lease.lease_id, name="stage",
-        attempt=1, run_folder=str(lease.path),
-    )  # fmt: skip
-    folder = mailbox.submit(lease, step)
-    return StepTrigger(asdict(task), str(folder.path), is_ready=False)
-
-
-def test_waiting_runs_share_the_questions_to_the_queue(
-    queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """One triggerer waits for all of them, and Slurm hears as much as for one."""
-    shown: dict[str, list[str]] = {}
-
-    def show(dag_id: str, run_id: str, task_id: str, key: str, text: str) -> None:
-        assert (dag_id, task_id, key) == ("headrace_train", "stage", "machines")
-        shown.setdefault(run_id, []).append(text)
-
-    monkeypatch.setattr(triggers, "show", show)
-    leases = [waiting_lease(SiteFolder(tmp_path), number) for number in range(NUM_RUNS)]
-
-    async def fired(lease: LeaseFolder) -> object:
-        return [event.payload async for event in trigger_for(lease).run()]
-
-    async def wait_together() -> list[object]:
-        waiting = [asyncio.create_task(fired(lease)) for lease in leases]
-        while queue.num_calls < 3 or len(shown) < NUM_RUNS:
-            await asyncio.sleep(0.02)
-        for lease in leases:
-            write_record(lease.closed, Ending(state=LeaseState.CLOSED, reason="asked to"))
-        return list(await asyncio.gather(*waiting))
-
-    begun = time.monotonic()
-    events = asyncio.run(asyncio.wait_for(wait_together(), 60))
-    assert events == [[{"state": "queued", "lease": "asked to"}]] * NUM_RUNS
-    assert queue.num_calls <= 1 + (time.monotonic() - begun) / POLL_S
-    for number, lease in enumerate(leases):
-        wait = f"Slurm job {number} is pending: Priority, Slurm gives no expected start"
-        assert shown[lease.lease_id][-2:] == [wait, "closed"]  # at first nobody has been asked

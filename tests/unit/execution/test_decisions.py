@@ -153,6 +153,11 @@ UNOPENED = LeaseLostError("sbatch failed")
             Wait(on="retry", then=Memory(), why="why", pause_s=3.0),
         ),
         (
+            situation(LOST),
+            Memory(result=failed(FailureClass.LOST), is_revived=True),
+            Wait(on="retry", then=Memory(), why="why", pause_s=3.0),
+        ),
+        (
             situation(*(row(each, StepState.LOST, FailureClass.LOST) for each in range(1, 6))),
             Memory(result=failed(FailureClass.LOST)),
             End(why="why", cause=failed(FailureClass.LOST)),

@@ -1,4 +1,4 @@
-"""What the tests stand on is tested itself: waiting, leftovers, skips that must not be."""
+"""What the tests stand on: leftovers, skips, the order of files, pages, the chaos campaign."""
 
 from __future__ import annotations
 
@@ -7,32 +7,25 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
+from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
+from chaos.campaign.checks import Result, differences, left_over
+from chaos.campaign.trials import TARGETS, draw
+from headrace.files.layout import SiteFolder
+from headrace.ledger.ledger import Ledger
+from headrace.states import StepState
 from support.airflow_service import AirflowService
 from support.documents import Reader, blocks, first_missing
-from support.ec2_sim import Ec2Sim
-from support.leftovers import MARK, describe, last_will, started_by
-from support.s3_servers import S3Server
+from support.ledger_rows import run_row
+from support.leftovers import MARK, describe, started_by
 from support.scheduling import LONG, SharedAirflowScheduling, place
 from support.sources import ROOT
 from support.waiting import wait_until
 
 TESTS = Path(__file__).parents[2]
-
-
-def test_waiting_gives_the_value_that_ended_it():
-    answers = iter([None, "", "there"])
-    assert wait_until(lambda: next(answers), 60, "an answer", poll_s=0.001) == "there"
-
-
-def test_waiting_in_vain_says_for_what_and_what_was_seen():
-    with pytest.raises(AssertionError, match=r"Waited 0 s for a miracle; last seen: \[\]"):
-        wait_until(list, 0, "a miracle")
 
 
 @pytest.mark.parametrize("how", ["mark", "folder", "argument"])
@@ -152,44 +145,6 @@ def test_the_statement_is_run_after_a_kill(tmp_path: Path):
     wait_until(done.exists, 90, "the statement to be run")
 
 
-def test_the_statement_is_not_run_otherwise(tmp_path: Path):
-    done = tmp_path / "done"
-    with last_will(f"open({str(done)!r}, 'w').close()", os.environ):
-        pass
-    assert not done.exists()
-
-
-def test_an_instance_that_comes_up_while_all_ends_is_ended_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    instance = SimpleNamespace(
-        id="i-1", _state=SimpleNamespace(name="running"), user_data=b"sleep 600", get_tags=list
-    )
-    instance.terminate = lambda: None  # its user data is being started already
-    monkeypatch.setattr(Ec2Sim, "instances", [instance])
-    comes_up, boot, started = threading.Event(), Ec2Sim._boot, []
-
-    def boot_late(sim: Ec2Sim, instance: SimpleNamespace) -> None:
-        comes_up.set()
-        assert sim._stop.wait(60)
-        boot(sim, instance)
-        started.append(sim._booted[instance.id])
-
-    monkeypatch.setattr(Ec2Sim, "_boot", boot_late)
-    sim = Ec2Sim(S3Server(name="none", endpoint_url=""), tmp_path, boot_s=0.0)
-    serving = threading.Thread(target=sim.serve)
-    serving.start()
-    assert comes_up.wait(60)
-    sim.stop()
-    serving.join()
-    sim.imds.server_close()
-    (process,) = started
-    ended = process.poll() is not None
-    process.kill()
-    process.wait()
-    assert ended
-
-
 PAGE = """
 Text, and a block that nobody runs:
 
@@ -272,3 +227,91 @@ def test_a_wrong_page_is_complained_about(right, wrong, complaint, page):
 )
 def test_lines_come_in_order(lines, output, missing):
     assert first_missing(lines, output) == missing
+
+
+RESULT = Result(
+    dataset="f",
+    weights="w",
+    steps=10,
+    train_metrics={"loss": 0.5},
+    test_metrics={"accuracy": 0.9},
+    samples=(7, 7, 7),
+    files=frozenset({"runs/RUN/report/report.html", "tier/x"}),
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, []),
+        ({"files": RESULT.files | {"runs/RUN/x"}}, []),
+        ({"files": RESULT.files - {"tier/x"}}, []),
+        ({"files": frozenset()}, ["file runs/RUN/report/report.html is missing"]),
+        ({"weights": "v"}, ["weights: v, not w"]),
+        ({"samples": (7, 8, 7)}, ["samples: (7, 8, 7), not (7, 7, 7)"]),
+        (
+            {"test_metrics": {"accuracy": 0.8}, "steps": 9},
+            ["steps: 9, not 10", "test_metrics: {'accuracy': 0.8}, not {'accuracy': 0.9}"],
+        ),
+    ],
+)
+def test_differences_of_results(changes: dict[str, object], told: list[str]):
+    assert list(differences(RESULT.model_copy(update=changes), RESULT)) == told
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home with an empty ledger and no lease."""
+    Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}")
+    SiteFolder(tmp_path).leases.mkdir()
+    return tmp_path
+
+
+def left_in(home: Path, memory: Sequence[Path] = ()) -> list[str]:
+    run = run_row(folder=str(home / "runs" / "run-1"), state=StepState.SUCCEEDED)
+    return list(left_over(home, run, RESULT, memory))
+
+
+def touch(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+
+
+def test_files_that_the_reference_has_are_not_left_over(home: Path):
+    touch(home / "runs" / "run-1" / "report" / "report.html")
+    assert left_in(home) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("tier/datasets/.half", "file tier/datasets/.half"),
+        ("runs/run-1/report/.x", "file runs/RUN/report/.x"),
+        ("leases/l/.job.json.0123456789ab", "temporary leases/l/.job.json.0123456789ab"),
+        ("leases/l/steps/.0123456789abcdef0123456789abcdef", "temporary leases/l/steps/.0123"),
+        ("leases/l/host.json", "disk: lease l is not closed, or not in the ledger"),
+    ],
+)
+def test_what_else_is_there_is_left_over(home: Path, name: str, told: str):
+    touch(home / name)
+    assert [each for each in left_in(home) if each.startswith(told)]
+
+
+def test_shared_memory_that_is_still_there_is_left_over(home: Path):
+    there = home / "sem.mp-1"
+    there.touch()
+    found = left_in(home, [there, home / "sem.mp-2"])
+    assert found == [f"memory {there}"]
+
+
+LOST_AFTER_S = 8.0
+
+
+def test_trials_disturb_every_process_of_every_phase_and_are_drawn_again_from_their_seed():
+    trials = [draw(1, number, LOST_AFTER_S) for number in range(200)]
+    assert trials == [draw(1, number, LOST_AFTER_S) for number in range(200)]
+    assert {(trial.phase, trial.role) for trial in trials} == set(TARGETS)
+    halts = [trial.halt_s for trial in trials if trial.signal == "stop"]
+    assert min(halts) < LOST_AFTER_S / 2 < LOST_AFTER_S * 1.5 < max(halts)
+    assert {trial.halt_s for trial in trials if trial.signal == "kill -9"} == {0.0}
+    assert trials[1].earlier(2).moment == trials[1].moment / 4
