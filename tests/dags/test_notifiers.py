@@ -17,11 +17,11 @@ from headrace.ledger.ledger import open_ledger
 from headrace.runs.runs import Run
 from headrace.states import StepState
 from headrace.steps import mailbox
-from headrace.steps.mailbox import StepSpec
 from headrace_airflow import listener, run_operators
 from headrace_airflow.airflow_api import DagRunAddress
 from headrace_airflow.eta_changes import EtaChange
 from headrace_airflow.run_operators import ReapOperator
+from support.factories import step_spec
 from support.runs import attempt_row_of, lease_on_disk, make_run
 
 _PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "run-under-airflow.md"
@@ -144,10 +144,7 @@ def cancelled(headrace_home, monkeypatch):
     monkeypatch.setattr(listener, "_user", lambda _: "ann")
     run: Run = make_run(key=str(ADDRESS), owner=str(ADDRESS))
     lease_id = lease_on_disk(run, "gpu")
-    spec = StepSpec(
-        key=f"{run.run_id}/train/1", kind="train", run_id=run.run_id, name="train", attempt=1,
-        run_folder=str(run.folder.path),
-    )  # fmt: skip
+    spec = step_spec(run.folder, "train")
     folder = mailbox.submit(run.lease_folder(lease_id), spec)
     attempt_row_of(run, "train", lease_id, number=1, state=StepState.RUNNING)
     return folder.cancel

@@ -9,19 +9,18 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from headrace.clusters.lease_files import NEVER_STARTED, write_heartbeat
-from headrace.clusters.lease_records import Ending, HostRecord, LeaseInfo, LeaseSpec
+from headrace.clusters.lease_files import NEVER_STARTED
+from headrace.clusters.lease_records import Ending
 from headrace.errors import CapacityError
 from headrace.files.atomic import write_record
-from headrace.files.layout import LeaseFolder
+from headrace.files.layout import LeaseFolder, RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
-from headrace.recipe.site import Role
 from headrace.states import LeaseState, StepState
 from headrace.status import lease as leases
 from headrace.status.step import in_words
 from headrace.steps import mailbox
-from headrace.steps.mailbox import DriverExit, Progress, StepResult, StepSpec, StepStatus
+from headrace.steps.mailbox import DriverExit, Progress, StepResult, StepStatus
 from headrace_airflow import triggers
 from headrace_airflow.triggers import (
     ProgressLines,
@@ -29,6 +28,7 @@ from headrace_airflow.triggers import (
     StepTrigger,
     WaitingTask,
 )
+from support.factories import demo_info, step_spec, write_lease
 from support.ledger_rows import lease_row, run_row
 from support.written_files import recording
 
@@ -49,27 +49,11 @@ def lease(tmp_path):
     """A lease whose host (this process) lives and beats."""
     folder = LeaseFolder(tmp_path / "leases" / "demo-gpu-1")
     folder.steps.mkdir(parents=True)
-    me = ProcessIdentity.of()
-    spec = LeaseSpec(
-        lease_id=folder.lease_id, key="demo/gpu", run_id="demo", role_name="gpu", role=Role()
-    )
-    write_record(folder.spec, spec)
-    write_record(folder.host, HostRecord(process=me))
-    write_heartbeat(folder)
-    return folder
+    return write_lease(folder, ProcessIdentity.of())
 
 
 def become_ready(lease):
-    info = LeaseInfo(
-        lease_id=lease.lease_id,
-        backend="local",
-        host=ProcessIdentity.of(),
-        scheduler_address="tcp://127.0.0.1:1",
-        dashboard_url="http://127.0.0.1:2/status",
-        nodes=1,
-        ready_at=time.time(),
-    )
-    write_record(lease.info, info)
+    write_record(lease.info, demo_info(lease.lease_id))
 
 
 def end(lease, state, reason):
@@ -78,11 +62,7 @@ def end(lease, state, reason):
 
 @pytest.fixture
 def step(lease, tmp_path):
-    spec = StepSpec(
-        key="demo/train/1", kind="train", run_id="demo", name="train", attempt=1,
-        run_folder=str(tmp_path / "runs" / "demo"),
-    )  # fmt: skip
-    return mailbox.submit(lease, spec)
+    return mailbox.submit(lease, step_spec(RunFolder(tmp_path / "runs" / "demo"), "train"))
 
 
 def events(trigger):

@@ -14,7 +14,6 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 
 from headrace.clusters import lease_client
 from headrace.clusters.lease_files import LeaseFiles
-from headrace.clusters.lease_records import LeaseSpec
 from headrace.clusters.local import marked
 from headrace.data.dataset import SampleReader
 from headrace.data.transforms import ScaleToUnit
@@ -32,7 +31,7 @@ from headrace.steps import mailbox
 from headrace.steps.mailbox import StepResult
 from headrace.steps.run import run_step
 from support.checkpoints import write_in_parts
-from support.factories import step_spec
+from support.factories import demo_lease, step_spec
 from support.rank_processes import drivers_of, worker_of
 from support.shards import write_dataset, write_identified
 from support.waiting import wait_until
@@ -62,13 +61,8 @@ def site(home) -> Site:
 @pytest.fixture(scope="module")
 def lease(home, site):
     folder = LeaseFolder(home / "leases" / "test")
-    spec = LeaseSpec(
-        lease_id="test",
-        key="test/gpu",
-        run_id="test",
-        role_name="gpu",
-        role=site.roles["gpu"],
-        preload=run_leases.PRELOAD,
+    spec = demo_lease(
+        "test", key="test/gpu", run_id="test", role=site.roles["gpu"], preload=run_leases.PRELOAD
     )
     lease_client.start(folder, spec)
     try:

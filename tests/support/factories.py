@@ -1,4 +1,4 @@
-"""Recipes, sites, steps and jobs with defaults: a test states only what is its own."""
+"""Recipes, sites, leases, steps and jobs with defaults: a test states only what is its own."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from typing import Any
 import yaml
 
 from headrace.batch.job_records import JobSpec
-from headrace.files.layout import RunFolder
+from headrace.clusters.lease_files import write_heartbeat
+from headrace.clusters.lease_records import HostRecord, LeaseInfo, LeaseSpec
+from headrace.files.atomic import write_record
+from headrace.files.layout import LeaseFolder, RunFolder
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import BUILT_IN
+from headrace.recipe.site import Role
 from headrace.steps.mailbox import StepSpec
 
 
@@ -59,6 +64,38 @@ def step_spec(run: RunFolder, name: str, **changes: Any) -> StepSpec:
         "run_folder": str(run.path),
     }
     return StepSpec(**{**values, **changes})
+
+
+def demo_lease(lease_id: str = "demo-gpu-1", **changes: Any) -> LeaseSpec:
+    """A lease of run `demo` on this machine."""
+    role_name = changes.get("role_name", "gpu")
+    values = {"key": f"demo/{role_name}", "run_id": "demo", "role_name": role_name, "role": Role()}
+    return LeaseSpec(**{"lease_id": lease_id, **values, **changes})
+
+
+def demo_info(lease_id: str = "demo-gpu-1", **changes: Any) -> LeaseInfo:
+    """What the host of a lease with one node publishes; this process is the host."""
+    values: dict[str, Any] = {
+        "lease_id": lease_id,
+        "backend": "local",
+        "host": ProcessIdentity.of(),
+        "scheduler_address": "tls://127.0.0.1:1",
+        "dashboard_url": "http://127.0.0.1:2/status",
+        "nodes": 1,
+        "ready_at": 1.0,
+    }
+    return LeaseInfo(**{**values, **changes})
+
+
+def write_lease(
+    folder: LeaseFolder, host: ProcessIdentity | None = None, **changes: Any
+) -> LeaseFolder:
+    """Write the spec of a lease; with a host also the host's record and a heartbeat."""
+    write_record(folder.spec, demo_lease(folder.lease_id, **changes))
+    if host is not None:
+        write_record(folder.host, HostRecord(process=host))
+        write_heartbeat(folder)
+    return folder
 
 
 def job_spec(**changes: Any) -> JobSpec:

@@ -16,13 +16,13 @@ from typing import NamedTuple
 import pytest
 
 from headrace.clusters.lease_files import write_heartbeat
-from headrace.clusters.lease_records import LeaseInfo
 from headrace.clusters.scheduler import make_keys
 from headrace.files.atomic import write_json, write_record
 from headrace.files.layout import LeaseFolder
 from headrace.processes.identity import ProcessIdentity
 from headrace.runs.runs import Run
 from support.airflow_service import AirflowService
+from support.factories import demo_info
 from support.runs import lease_on_disk
 
 ROLES = ("viewer", "user", "op", "admin")
@@ -100,11 +100,7 @@ def echoing_lease(run: Run, role: str) -> Iterator[LeaseFolder]:
     context.verify_mode = ssl.CERT_REQUIRED
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Echo)
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    info = LeaseInfo(
-        lease_id=folder.lease_id, backend="local", host=ProcessIdentity.of(), nodes=1,
-        ready_at=1.0, scheduler_address="tls://127.0.0.1:1",
-        dashboard_url=f"http://127.0.0.1:1/{SECRET}/status",
-    )  # fmt: skip
+    info = demo_info(folder.lease_id, dashboard_url=f"http://127.0.0.1:1/{SECRET}/status")
     write_json(folder.scheduler_file, {"services": {"pages": server.server_port}})
     write_record(folder.info, info)
     write_heartbeat(folder)

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from headrace.clusters.lease_files import write_heartbeat
-from headrace.clusters.lease_records import HostRecord, LeaseSpec
 from headrace.files.atomic import write_record
 from headrace.ledger.database import default_url
 from headrace.ledger.ledger import Ledger, open_ledger
@@ -23,6 +21,7 @@ from headrace.runs.lifecycle import create_run
 from headrace.runs.owners import process_owner
 from headrace.runs.runs import Run, RunRequest
 from headrace.steps.mailbox import StepStatus
+from support.factories import write_lease
 from support.ledger_rows import attempt_row, lease_row
 
 _PROJECT = Path(__file__).parents[2]
@@ -89,18 +88,8 @@ def lease_on_disk(run: Run, role: str = "cpu", host: ProcessIdentity | None = No
     folder = run.lease_folder(lease_id)
     folder.path.mkdir(parents=True)
     key = f"{run.run_id}/{role}"
-    write_record(
-        folder.spec,
-        LeaseSpec(
-            lease_id=lease_id,
-            key=key,
-            run_id=run.run_id,
-            role_name=role,
-            role=run.site.roles[role],
-        ),
-    )
-    write_record(folder.host, HostRecord(process=host or ended_process()))
-    write_heartbeat(folder)
+    named = {"key": key, "run_id": run.run_id, "role_name": role, "role": run.site.roles[role]}
+    write_lease(folder, host or ended_process(), **named)
     record = lease_row(
         lease_id, key=key, run_id=run.run_id, site_name=run.site.name, role=role,
         folder=str(folder.path), created_at=time.time(), owner=run.user,

@@ -14,7 +14,6 @@ from headrace.clusters import lease_machines
 from headrace.clusters.lease_records import (
     FLOOR_S,
     HostRecord,
-    LeaseInfo,
     LeaseSpec,
     PoolRecord,
     Walltime,
@@ -36,7 +35,7 @@ from headrace.steps.mailbox import Failure, StepResult
 from headrace.steps.retry_policy import PROGRESS, TOTAL
 from headrace_foresight.lifetime import choose, lifetime, rounded_up, start_s
 from support.command_line import headrace
-from support.factories import built_in, write_site
+from support.factories import built_in, demo_info, write_site
 from support.ledger_rows import attempt_row
 from support.past_runs import step_ended
 from support.runs import attempt_row_of, lease_on_disk, make_run
@@ -74,10 +73,7 @@ def earlier_run() -> Run:
     step_ended(run, "evaluate", gang, 60.0)
     folder, host = run.lease_folder(gang), ProcessIdentity.of()
     write_record(folder.host, HostRecord(process=host, started_at=100.0))
-    info = LeaseInfo(
-        lease_id=gang, backend="slurm", host=host, scheduler_address="", dashboard_url="",
-        nodes=2, ready_at=140.0,
-    )  # fmt: skip
+    info = demo_info(gang, backend="slurm", host=host, dashboard_url="", nodes=2, ready_at=140.0)
     write_record(folder.info, info)
     return run
 
@@ -280,10 +276,9 @@ def test_the_slowest_of_the_newest_starts_counts(tmp_path: Path) -> None:
         folder.path.mkdir()
         write_record(folder.host, HostRecord(process=host, started_at=100.0))
         if seconds is not None:
-            info = LeaseInfo(
-                lease_id="l", backend="slurm", host=host, scheduler_address="", dashboard_url="",
-                nodes=2, ready_at=100.0 + seconds,
-            )  # fmt: skip
+            info = demo_info(
+                "l", backend="slurm", host=host, dashboard_url="", nodes=2, ready_at=100.0 + seconds
+            )
             write_record(folder.info, info)
         attempts += [attempt_row(step, lease_id=f"l{number}") for step in ("stage", "train")]
     assert start_s(attempts, tmp_path) == 20.0

@@ -18,6 +18,7 @@ from headrace.errors import AmbiguousSubmitError, BatchError
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
 from headrace_queues import lsf, pbs, sge
+from support.factories import demo_lease
 from support.scripted_commands import ScriptedCommands
 
 BODY = """\
@@ -463,7 +464,7 @@ def _spec(role: Role) -> JobSpec:
 
 
 def _lease(role: Role) -> LeaseSpec:
-    return LeaseSpec(lease_id="a-1", key="demo/gpu", run_id="demo", role_name="gpu", role=role)
+    return demo_lease("a-1", role=role)
 
 
 def _scripts(role: Role) -> list[str]:

@@ -20,12 +20,13 @@ from headrace.batch.job_records import (
 from headrace.batch.slurm import Slurm, node_names, parse_sacct, parse_squeue
 from headrace.batch.system import with_quotes
 from headrace.clusters.lease_machines import job_spec
-from headrace.clusters.lease_records import LeaseSpec, job_name
+from headrace.clusters.lease_records import job_name
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.batch import Batch
 from headrace.recipe.site import Role
 from headrace.states import FailureClass
+from support.factories import demo_lease
 from support.scripted_commands import ScriptedCommands
 
 FULL = """\
@@ -78,14 +79,7 @@ def test_the_whole_script_of_a_gang(monkeypatch: pytest.MonkeyPatch):
         ),
     )
     folder = LeaseFolder(Path("/shared/leases/demo-gpu-1"))
-    spec = LeaseSpec(
-        lease_id="demo-gpu-1",
-        key="demo/gpu",
-        run_id="demo",
-        role_name="gpu",
-        role=role,
-        code=("/my code",),
-    )
+    spec = demo_lease(role=role, code=("/my code",))
     text = _script(job_spec(folder, spec))
     assert text.replace(job_name(folder), "headrace-demo-gpu-1-4df3c6b8") == FULL
 
@@ -137,7 +131,7 @@ def test_everything_a_site_may_wish_for():
     assert _script(_job(**wishes)).partition("--cpus-per-task=1\n")[2] == WISHES
     role = Role(backend="slurm", kind="gang", batch=wishes | {"python": "/opt/python"})
     folder = LeaseFolder(Path("/shared/leases/demo-gpu-1"))
-    spec = LeaseSpec(lease_id="demo-gpu-1", key="", run_id="", role_name="gpu", role=role)
+    spec = demo_lease(role=role)
     job = job_spec(folder, spec)
     assert {name: getattr(job, name) for name in wishes} == wishes
     assert job.command[0] == "/opt/python"

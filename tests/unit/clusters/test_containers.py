@@ -17,7 +17,7 @@ from headrace.errors import LeaseError
 from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.recipe.batch import Container
-from headrace.recipe.site import Role
+from support.factories import demo_lease
 
 COMMAND = ("python3", "-m", "x")
 
@@ -82,7 +82,7 @@ def folder(tmp_path: Path) -> LeaseFolder:
 
 
 def _spec() -> LeaseSpec:
-    return LeaseSpec(lease_id="demo-1", key="", run_id="", role_name="gpu", role=Role())
+    return demo_lease("demo-1")
 
 
 @pytest.fixture(autouse=True)

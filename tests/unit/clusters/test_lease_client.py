@@ -1,4 +1,4 @@
-"""None"""
+"""What the control side does to leases, and which processes count as a lease's own."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from headrace.clusters.lease_files import LeaseFiles, write_heartbeat
 from headrace.clusters.lease_records import (
     Ending,
     HostRecord,
-    LeaseInfo,
-    LeaseSpec,
     PoolJobView,
     PoolRecord,
     Waiting,
@@ -38,7 +36,9 @@ from headrace.processes.children import Child
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState
+from support.factories import demo_info, demo_lease, write_lease
 from support.leases import lease_spec
+from support.runs import ended_process
 from support.waiting import wait_until
 
 _CLOSED = Ending(state=LeaseState.CLOSED, reason="done")
@@ -48,27 +48,12 @@ _GONE = JobView(is_ended=True, why="preempted", failure_class=FailureClass.PREEM
 @pytest.fixture
 def folder(tmp_path: Path) -> LeaseFolder:
     """A lease that was asked for; no host was started."""
-    lease = SiteFolder(tmp_path).lease("demo-gpu-1")
-    write_record(lease.spec, _spec(lease))
-    return lease
-
-
-def _spec(lease: LeaseFolder) -> LeaseSpec:
-    return LeaseSpec(
-        lease_id=lease.lease_id, key="demo/gpu", run_id="demo", role_name="gpu", role=Role()
-    )
+    return write_lease(SiteFolder(tmp_path).lease("demo-gpu-1"))
 
 
 def _beat_ago(lease: LeaseFolder, seconds: float) -> None:
     """What the host of a lease wrote that fell silent then."""
     write_text(lease.heartbeat, f"{time.time() - seconds} {time.monotonic() - seconds}\n")
-
-
-def _dead() -> ProcessIdentity:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        identity = ProcessIdentity.of(child.pid)
-        child.communicate()
-    return identity
 
 
 def test_life_of_a_lease_in_files(folder: LeaseFolder) -> None:
@@ -77,15 +62,7 @@ def test_life_of_a_lease_in_files(folder: LeaseFolder) -> None:
     write_heartbeat(folder)
     assert LeaseFiles.read(folder).state(20) is LeaseState.STARTING
     assert lease_client.info(folder) is None
-    info = LeaseInfo(
-        lease_id=folder.lease_id,
-        backend="local",
-        host=ProcessIdentity.of(),
-        scheduler_address="tcp://127.0.0.1:1",
-        dashboard_url="http://127.0.0.1:2",
-        nodes=1,
-        ready_at=time.time(),
-    )
+    info = demo_info(folder.lease_id, dashboard_url="http://127.0.0.1:2")
     write_record(folder.info, info)
     assert LeaseFiles.read(folder).state(20) is LeaseState.READY
     assert lease_client.info(folder) == info
@@ -98,7 +75,7 @@ def test_life_of_a_lease_in_files(folder: LeaseFolder) -> None:
 def test_a_lease_without_a_job_waits_as_long_as_somebody_asks_for_it(tmp_path: Path) -> None:
     lease = SiteFolder(tmp_path).lease("demo-gpu-1")
     role = Role(backend="slurm", kind="gang")
-    write_record(lease.spec, _spec(lease).model_copy(update={"role": role}))
+    write_lease(lease, role=role)
     write_record(lease.waiting, Waiting(reason="site limit of 2 jobs"))
     assert LeaseFiles.read(lease).wait().why == "site limit of 2 jobs"
     write_record(lease.waiting, Waiting(reason="site limit of 2 jobs", at=time.time() - 3600))
@@ -141,7 +118,7 @@ def test_a_host_on_another_machine_is_judged_by_its_heartbeat(folder: LeaseFolde
 
 def test_a_dead_host_is_a_loss_at_once(folder: LeaseFolder) -> None:
     """A recycled pid is not taken for the host either: the start time is compared."""
-    write_record(folder.host, HostRecord(process=_dead()))
+    write_record(folder.host, HostRecord(process=ended_process()))
     write_heartbeat(folder)
     assert LeaseFiles.read(folder).state(20) is LeaseState.LOST
     assert "died" in LeaseFiles.read(folder).why_ended
@@ -152,14 +129,14 @@ def test_a_dead_host_is_a_loss_at_once(folder: LeaseFolder) -> None:
 
 
 def test_end_of_a_lost_lease_keeps_the_reason(folder: LeaseFolder) -> None:
-    write_record(folder.host, HostRecord(process=_dead()))
+    write_record(folder.host, HostRecord(process=ended_process()))
     lease_client.end(folder, grace_s=60)
     assert LeaseFiles.read(folder).state(20) is LeaseState.LOST
     assert "died" in LeaseFiles.read(folder).why_ended
 
 
 def test_the_end_removes_what_killed_processes_were_writing(folder: LeaseFolder) -> None:
-    write_record(folder.host, HostRecord(process=_dead()))
+    write_record(folder.host, HostRecord(process=ended_process()))
     parts = folder.step(1).parts / "launch-001"
     parts.mkdir(parents=True)
     killed = [parts / ".failure-1.json.3ea55de0ff9d", folder.path / ".heartbeat.0123456789ab"]
@@ -227,7 +204,7 @@ def test_a_lease_ended_before_it_was_started_is_never_started(tmp_path: Path) ->
     """A slow caller must not open machines that the reaper has already written off."""
     lease = SiteFolder(tmp_path).lease("demo-gpu-1")
     lease_client.end(lease)
-    lease_client.start(lease, _spec(lease))
+    lease_client.start(lease, demo_lease(lease.lease_id))
     assert not lease.host.exists()
     assert LeaseFiles.read(lease).state(20) is LeaseState.LOST
 
@@ -242,7 +219,7 @@ def test_a_host_that_cannot_start_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(sys, "executable", "/bin/false")
     lease = SiteFolder(tmp_path).lease("demo-gpu-1")
     with pytest.raises(LeaseError, match=r"did not start .exit code 1.*\n.*host.log"):
-        lease_client.start(lease, _spec(lease))
+        lease_client.start(lease, demo_lease(lease.lease_id))
 
 
 def test_control_side_loads_no_heavy_library() -> None:

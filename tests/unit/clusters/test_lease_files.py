@@ -35,15 +35,13 @@ from headrace.recipe.site import Role
 from headrace.record import Record
 from headrace.states import FailureClass, LeaseState
 from headrace.steps import mailbox
+from support.factories import demo_info, demo_lease
 
 _FOLDER = LeaseFolder(Path("leases/demo-gpu-1"))
 _PROCESS = ProcessIdentity(host="node-7", pid=11, started_s=0.0)
-_SPEC = LeaseSpec(lease_id="demo-gpu-1", key="k", run_id="demo", role_name="gpu", role=Role())
+_SPEC = demo_lease()
 _HOST = HostRecord(process=_PROCESS)
-_INFO = LeaseInfo(
-    lease_id="demo-gpu-1", backend="local", host=_PROCESS, scheduler_address="tls://a:1",
-    dashboard_url="", nodes=1, ready_at=1.0,
-)  # fmt: skip
+_INFO = demo_info(host=_PROCESS, scheduler_address="tls://a:1", dashboard_url="")
 _CLOSED = Ending(state=LeaseState.CLOSED, reason="done")
 _FAILED = Ending(state=LeaseState.FAILED, reason="no nodes")
 _DIED = Ending(state=LeaseState.LOST, reason="the host died")
@@ -270,7 +268,7 @@ def lease_in(folder: str) -> LeaseFolder:
     lease = LeaseFolder(Path(folder) / "leases" / "demo-1")
     write_record(
         lease.spec,
-        LeaseSpec(lease_id="demo-1", key="k", run_id="r", role_name="cpu", role=Role()),
+        demo_lease("demo-1", role_name="cpu"),
     )
     return lease
 

@@ -18,16 +18,17 @@ from headrace.clusters import fleet as fleet_module
 from headrace.clusters import member, scheduler, worker
 from headrace.clusters.fleet import Fleet
 from headrace.clusters.gang import GangCluster
-from headrace.clusters.lease_records import BadNodes, LeaseSpec
+from headrace.clusters.lease_records import BadNodes
 from headrace.clusters.node_marks import NodeLine, NodeSpan, spans, spans_of
 from headrace.clusters.scheduler import SLOT, WAITS, NodeTimes, worker_options
 from headrace.errors import LeaseError
 from headrace.files.atomic import read_record, write_record, write_text
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.recipe.site import Role
+from support.factories import demo_lease
 from support.leases import lease_spec
 
-SPEC = LeaseSpec(lease_id="demo-1", key="", run_id="", role_name="cpu", role=Role())
+SPEC = demo_lease("demo-1", role_name="cpu")
 
 
 class Connected:

@@ -20,6 +20,7 @@ from headrace.files.atomic import read_record, write_record, write_text
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.files.locks import locked
 from headrace.recipe.site import Role, Tier
+from support.factories import demo_lease
 
 
 @pytest.fixture
@@ -174,9 +175,7 @@ def _report(*checks: Check) -> NodeReport:
 def _spec(folder: LeaseFolder, **batch: object) -> LeaseSpec:
     role = Role.model_validate({"backend": "slurm", "kind": "gang", "batch": batch})
     tier = Tier(name="disk", folder=str(folder.path.parent.parent / "cache"))
-    return LeaseSpec(
-        lease_id=folder.lease_id, key="", run_id="", role_name="gpu", role=role, tiers=(tier,)
-    )
+    return demo_lease(folder.lease_id, role=role, tiers=(tier,))
 
 
 _SLURM = """\

@@ -29,8 +29,8 @@ from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.files.locks import locked
 from headrace.processes.identity import ProcessIdentity
-from headrace.recipe.site import Role
 from headrace.states import LeaseState
+from support.factories import demo_lease
 from support.late_files import late_files
 
 _THERE = ProcessIdentity(host="another-machine", pid=1, started_s=0.0)
@@ -48,10 +48,7 @@ def folder(tmp_path: Path) -> LeaseFolder:
 
 
 def spec(lease: LeaseFolder) -> LeaseSpec:
-    return LeaseSpec(
-        lease_id=lease.lease_id, key="demo/gpu", run_id="demo", role_name="gpu", role=Role(),
-        heartbeat_s=0.05,
-    )  # fmt: skip
+    return demo_lease(lease.lease_id, heartbeat_s=0.05)
 
 
 def silent_for(lease: LeaseFolder, seconds: float) -> None:

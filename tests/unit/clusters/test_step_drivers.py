@@ -12,14 +12,13 @@ import pytest
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 
 from headrace.clusters import step_drivers
-from headrace.clusters.lease_records import LeaseSpec
 from headrace.clusters.step_drivers import Drivers, StepFigures, publish_steps
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import LeaseFolder, RunFolder, SiteFolder, StepFolder
-from headrace.recipe.site import Role
 from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import Progress, StepResult, StepSpec, StepStatus
+from support.factories import write_lease
 from support.leases import submit_look
 from support.rank_processes import DRIVERS
 from support.small_disk import fill, small_disk
@@ -34,12 +33,7 @@ def lease(tmp_path: Path) -> LeaseFolder:
 
 
 def _lease(tmp_path: Path) -> LeaseFolder:
-    folder = SiteFolder(tmp_path).lease("demo-cpu-1")
-    spec = LeaseSpec(
-        lease_id=folder.lease_id, key="demo/cpu", run_id="demo", role_name="cpu", role=Role()
-    )
-    write_record(folder.spec, spec)
-    return folder
+    return write_lease(SiteFolder(tmp_path).lease("demo-cpu-1"), role_name="cpu")
 
 
 def _hold_drivers(folder: StepFolder) -> None:

@@ -26,7 +26,7 @@ from headrace.recipe.site import Role, Site, Tier
 from headrace.staging import cache as soundness
 from headrace.staging.peers import PeerGroup, groups_of
 from headrace.staging.staged import StagingOptions, ensure_staged
-from headrace.steps.mailbox import StepSpec
+from support.factories import step_spec
 from support.shards import write_dataset
 
 NUM_SAMPLES, SHARD_SAMPLES = 24, 8
@@ -78,15 +78,7 @@ class Evaluation:
         self.step = StepFolder(folder / "step")
         self.step.parts.mkdir(parents=True)
         inputs = {"dataset": str(self.source), "checkpoint": str(self.checkpoint)}
-        spec = StepSpec(
-            key="r/evaluate/1",
-            kind="evaluate",
-            run_id="r",
-            name="evaluate",
-            attempt=1,
-            run_folder=str(self.run.path),
-            inputs=inputs,
-        )
+        spec = step_spec(self.run, "evaluate", inputs=inputs)
         write_record(self.step.spec, spec)
 
     @property

@@ -22,7 +22,7 @@ from headrace.runs.refresh_usage import refresh_usage
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.status.cost import cost_page
 from headrace.steps import mailbox
-from headrace.steps.mailbox import StepSpec
+from support.factories import step_spec
 from support.runs import attempt_row_of, ended_owner, lease_on_disk, make_run
 
 _BEGAN = NodeLine.model_validate({"event": "began", "name": "node-1"}).model_dump_json()
@@ -34,10 +34,7 @@ def nobody(*_: object) -> bool:
 
 def submitted(run, lease_id, step="pack", *, has_number=True) -> StepFolder:
     record = attempt_row_of(run, step, lease_id)
-    spec = StepSpec(
-        key=record.key, kind=step, run_id=run.run_id, name=step, attempt=1,
-        run_folder=str(run.folder.path),
-    )  # fmt: skip
+    spec = step_spec(run.folder, step, key=record.key)
     folder = mailbox.submit(run.lease_folder(lease_id), spec)
     if has_number:
         number = {"number": folder.number}

@@ -31,11 +31,12 @@ from headrace.runs.audit import Actor
 from headrace.runs.runs import Run
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
-from headrace.steps.mailbox import Failure, Progress, StepResult, StepSpec, StepStatus
+from headrace.steps.mailbox import Failure, Progress, StepResult, StepStatus
 from headrace.steps.retry_policy import ERROR, PROGRESS, TOTAL
 from headrace.suites.records import Control
 from support.attempts import start_step
 from support.bad_input import Place
+from support.factories import step_spec
 from support.runs import attempt_row_of, lease_on_disk, make_run
 from support.training import write_blobs
 
@@ -310,10 +311,7 @@ def test_the_step_of_the_newest_checkpoint_is_kept(
     attempt_row_of(run, "train", lease_id)
     (row,) = open_ledger().attempts(run.run_id)
     lease = run.lease_folder(lease_id)
-    spec = StepSpec(
-        key=row.key, kind="train", run_id=run.run_id, name="train", attempt=1,
-        run_folder=str(run.folder.path),
-    )  # fmt: skip
+    spec = step_spec(run.folder, "train", key=row.key)
     folder = mailbox.submit(lease, spec)
     run.folder.checkpoints.mkdir(parents=True)
     for step in (20, 24):

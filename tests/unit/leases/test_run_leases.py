@@ -30,8 +30,9 @@ from headrace.states import EndedJob, LeaseState, StepState
 from headrace.status.lease import bad_nodes, not_the_nodes, why_no_room
 from headrace.status.run_details import run_details
 from headrace.steps import mailbox
-from headrace.steps.mailbox import DriverExit, StepResult, StepSpec
+from headrace.steps.mailbox import DriverExit, StepResult
 from support.access import write_site
+from support.factories import step_spec
 from support.runs import attempt_row_of, lease_on_disk, make_run
 from support.small_disk import read_only
 from support.waiting import wait_until
@@ -61,10 +62,7 @@ def lease_id(run: Run) -> Iterator[str]:
 
 
 def submitted(run: Run, lease_id: str, step: str) -> StepFolder:
-    spec = StepSpec(
-        key=f"{run.run_id}/{step}/1", kind=step, run_id=run.run_id, name=step, attempt=1,
-        run_folder=str(run.folder.path),
-    )  # fmt: skip
+    spec = step_spec(run.folder, step)
     attempt_row_of(run, step, lease_id)
     return mailbox.submit(run.lease_folder(lease_id), spec)
 

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.batch.meter import Machine
 from headrace.cli.words import cost_words, money
-from headrace.clusters.lease_records import Ending, LeaseSpec
+from headrace.clusters.lease_records import Ending
 from headrace.clusters.node_marks import VARIABLE, NodeLine, NodeMarks, marks_of, note_joined
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder
@@ -23,6 +23,7 @@ from headrace.runs.costs import billed_s, cost_of, run_cost, start_split
 from headrace.runs.machine_records import MachineEvidence, record_machines, rows_of
 from headrace.runs.site_machines import most_cost
 from headrace.states import LeaseState
+from support.factories import write_lease
 from support.ledger_rows import lease_row, machine_row, run_row
 
 _HOUR_S = 3600.0
@@ -246,10 +247,7 @@ def _lease(tmp_path: Path, **role: Any) -> LeaseFolder:
     """A gang whose job waited for 90 s and began at 100."""
     folder = LeaseFolder(tmp_path / "lease-1")
     folder.path.mkdir()
-    spec = LeaseSpec(
-        lease_id="lease-1", key="k", run_id="run-1", role_name="gpu", role=Role(**_SLURM | role)
-    )
-    write_record(folder.spec, spec)
+    write_lease(folder, run_id="run-1", role=Role(**_SLURM | role))
     for name in ("node-0", "node-1"):
         for event, at in (("began", 100.0), ("joined", 130.0)):
             line = NodeLine(event=event, name=name, at=at)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.clusters.lease_records import Ending, LeaseInfo
+from headrace.clusters.lease_records import Ending
 from headrace.errors import (
     AccessError,
     HeadraceError,
@@ -33,8 +33,9 @@ from headrace.runs.owners import process_owner
 from headrace.runs.runs import RunRequest, open_run
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
-from headrace.steps.mailbox import StepResult, StepSpec
+from headrace.steps.mailbox import StepResult
 from support.access import write_site
+from support.factories import demo_info, step_spec
 from support.runs import ended_owner, lease_on_disk, make_run
 
 AIRFLOW = "airflow:headrace_train:manual"
@@ -202,20 +203,14 @@ def test_leases_with_their_states_and_steps(
 ) -> None:
     run, here = make_run(), ProcessIdentity.of()
     starting, ready = lease_on_disk(run, "gpu", here), lease_on_disk(run, "cpu", here)
-    info = LeaseInfo(
-        lease_id=ready, backend="local", host=here, scheduler_address="", dashboard_url="http://d",
-        nodes=1, ready_at=5.0, job_ids=("7",),
-    )  # fmt: skip
+    info = demo_info(ready, host=here, dashboard_url="http://d", ready_at=5.0, job_ids=("7",))
     write_record(run.lease_folder(ready).info, info)
     over = run.lease_folder(f"{run.run_id}-cpu-2")
     spec = run.lease_folder(ready).spec.read_text().replace(ready, over.lease_id)
     over.path.mkdir()
     over.spec.write_text(spec)
     for attempt, (lease, result) in enumerate([(over, None), (run.lease_folder(ready), DONE)], 1):
-        step = StepSpec(
-            key=f"k{attempt}", kind="pack", run_id=run.run_id, name="pack", attempt=attempt,
-            run_folder=str(run.folder.path),
-        )  # fmt: skip
+        step = step_spec(run.folder, "pack", key=f"k{attempt}", attempt=attempt)
         folder = mailbox.submit(lease, step)
         if result is not None:
             write_record(folder.result, result)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.clusters.lease_files import write_heartbeat
-from headrace.clusters.lease_records import HostRecord, LeaseInfo, PoolJobView, PoolRecord
+from headrace.clusters.lease_records import HostRecord, PoolJobView, PoolRecord
 from headrace.clusters.node_marks import NodeLine
 from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import SiteFolder
@@ -24,6 +24,7 @@ from headrace.runs.runs import Run
 from headrace.states import LeaseState
 from headrace.status.lease import LeaseView, lease_view, leases_page, look_lease, site_leases
 from headrace.status.run_page import run_page
+from support.factories import demo_info
 from support.leases import lease_spec
 from support.ledger_rows import lease_row, machine_row
 from support.runs import lease_on_disk, make_run
@@ -37,10 +38,7 @@ def ready(run: Run) -> str:
     """A pool whose host is this process, with one of its nodes."""
     lease_id = lease_on_disk(run, "cpu", ProcessIdentity.of())
     folder = run.lease_folder(lease_id)
-    info = LeaseInfo(
-        lease_id=lease_id, backend="local", host=ProcessIdentity.of(), nodes=2, ready_at=1.0,
-        scheduler_address="tls://127.0.0.1:1", dashboard_url="http://127.0.0.1:8787",
-    )  # fmt: skip
+    info = demo_info(lease_id, nodes=2, dashboard_url="http://127.0.0.1:8787")
     write_record(folder.info, info)
     for event in ("began", "joined"):
         append_line(folder.nodes, NodeLine(event=event, name="node-0", at=1.0).model_dump_json())
@@ -111,10 +109,7 @@ def test_a_ready_lease_tells_its_dashboard_and_since_when_it_has_nothing_to_do(
     host, url = ProcessIdentity.of(), "http://127.0.0.1:2"
     write_record(folder.host, HostRecord(process=host))
     write_heartbeat(folder)
-    info = LeaseInfo(
-        lease_id=folder.lease_id, backend="local", host=host, scheduler_address="",
-        dashboard_url=url, nodes=1, ready_at=time.time() - 60,
-    )  # fmt: skip
+    info = demo_info(folder.lease_id, host=host, dashboard_url=url, ready_at=time.time() - 60)
     write_record(folder.info, info)
     seen = lease_view(folder)
     assert (seen.state, seen.dashboard_url, seen.num_running) == (LeaseState.READY, url, 0)

@@ -21,6 +21,7 @@ from headrace.recipe.load import load_recipe, load_site
 from headrace.states import FailureClass, StepState
 from headrace.steps.mailbox import StepResult, StepSpec, StepStatus
 from headrace.steps.run import Rate, failure_of, main, run_step, step_function
+from support.factories import step_spec
 from support.waiting import wait_until
 
 
@@ -30,10 +31,7 @@ def step(tmp_path):
     write_record(run.recipe, load_recipe("digits"))
     write_record(run.site, load_site("laptop"))
     folder = StepFolder(tmp_path / "steps" / "000001")
-    spec = StepSpec(
-        key="r/pack/1", kind="pack", run_id="r", name="pack", attempt=1,
-        run_folder=str(run.path), timeout_s=None,
-    )  # fmt: skip
+    spec = step_spec(run, "pack")
     write_record(folder.spec, spec)
     return folder
 
