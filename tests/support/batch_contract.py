@@ -254,6 +254,16 @@ class FakeQueueContract(BatchContract):
         with pytest.raises(BatchError, match="does not answer"):
             silent.longest_job_s(self.batch)
 
+    def test_an_end_at_the_time_limit_is_told(
+        self, system: BatchSystem, queue: FakeQueue, tmp_path: Path
+    ) -> None:
+        queue.limit_s(0.2)
+        job_id = system.submit(self.job(tmp_path, command=("sleep", "60")))
+        ended = end_of(system, job_id)
+        assert ended.state is JobState.TIMED_OUT
+        assert ended.reason
+        assert system.accounting([job_id])[job_id].state is JobState.TIMED_OUT
+
     def test_the_first_node_that_fails_ends_the_job(
         self, system: BatchSystem, tmp_path: Path
     ) -> None:
@@ -271,15 +281,6 @@ class FakeQueueContract(BatchContract):
         assert end_of(system, job_id).state is JobState.COMPLETED, (folder / "log").read_text()
         seen = (folder / "seen").read_text().splitlines()
         assert sorted(seen) == [f"{index}:{folder}" for index in range(3)]
-
-
-def ends_at_limit(system: BatchSystem, queue: FakeQueue, job: JobSpec) -> str:
-    queue.limit_s(0.2)
-    job_id = system.submit(job)
-    ended = end_of(system, job_id)
-    assert ended.state is JobState.TIMED_OUT
-    assert ended.reason
-    return job_id
 
 
 def job(place: Path, **changes: Any) -> JobSpec:

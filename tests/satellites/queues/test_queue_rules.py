@@ -23,9 +23,8 @@ from headrace.recipe.site import Role
 from headrace_queues.lsf import Lsf
 from headrace_queues.pbs import Pbs
 from headrace_queues.sge import Sge
-from support.batch_contract import FakeQueueContract, ends_at_limit
+from support.batch_contract import FakeQueueContract
 from support.factories import job_spec
-from support.fake_queues.commands import FakeQueue
 from support.job_scripts import assert_dask_jobqueue_shows_the_script
 from support.scripted_commands import ScriptedCommands
 
@@ -170,9 +169,6 @@ class TestPbs(FakeQueueContract):
         "error": "Communication failure.\nqsub: cannot connect to server",
     }
 
-    def test_an_end_at_the_time_limit_is_told(self, queue: FakeQueue, tmp_path: Path) -> None:
-        ends_at_limit(Pbs(queue.commands), queue, self.job(tmp_path, command=("sleep", "60")))
-
 
 class TestGridEngine(FakeQueueContract):
     kind = "sge"
@@ -191,9 +187,6 @@ class TestGridEngine(FakeQueueContract):
         with pytest.raises(JobRefusedError, match="no suitable queues"):
             system.submit(self.job(tmp_path, nodes=99))
 
-    def test_an_end_at_the_time_limit_is_told(self, queue: FakeQueue, tmp_path: Path) -> None:
-        ends_at_limit(Sge(queue.commands), queue, self.job(tmp_path, command=("sleep", "60")))
-
 
 class TestLsf(FakeQueueContract):
     kind = "lsf"
@@ -202,12 +195,6 @@ class TestLsf(FakeQueueContract):
     refusal = "nope: No such queue"
     impossible = {"options": ('-w "done(12)"',)}
     no_answer = {"program": "bsub", "error": "Cannot connect to LSF. Please wait ..."}
-
-    def test_an_end_at_the_time_limit_is_told(self, queue: FakeQueue, tmp_path: Path) -> None:
-        job_id = ends_at_limit(
-            Lsf(queue.commands), queue, self.job(tmp_path, command=("sleep", "60"))
-        )
-        assert Lsf(queue.commands).accounting([job_id])[job_id].state is JobState.TIMED_OUT
 
 
 PBS_QUEUES: dict[str, dict[str, Any]] = {

@@ -23,6 +23,8 @@ sys.path.insert(0, {tests!r})
 from support.fake_queues import {system}
 if os.environ.get({silent!r}):
     sys.exit({system}.silent({name!r}))
+if sys.argv[1:] == [{system}.ABOUT]:
+    sys.exit({system}.about({name!r}))
 sys.exit({system}.{function}(sys.argv[1:]))
 """
 

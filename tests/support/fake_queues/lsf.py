@@ -11,9 +11,11 @@ import time
 from typing import NoReturn
 
 from support.fake_queues import queue
+from support.fake_queues.queue import fail
 
 OPTIONS = {"-J", "-n", "-R", "-gpu", "-W", "-q", "-P", "-cwd", "-o", "-rn", "-w"}
 MAX_MINUTES = 48 * 60
+ABOUT = "-V"
 COMMANDS = ("bsub", "bjobs", "bacct", "bkill", "blaunch", "bqueues", "bparams")
 QUEUE = """\
 
@@ -56,25 +58,16 @@ QUEUES = {
 }  # fmt: skip
 
 
-def fail(code: int, *words: str) -> int:
-    print("\n".join(words), file=sys.stderr)
-    return code
-
-
 def silent(program: str) -> int:
     return fail(255, "Cannot connect to LSF. Please wait ...", "LSF is down. Please wait ...")
 
 
-def told_version(arguments: list[str]) -> bool:
-    if arguments == ["-V"]:
-        fail(0, "IBM Spectrum LSF Standard 10.1.0.0, Apr 18 2019",
-             "Copyright International Business Machines Corp. 1992, 2016.")  # fmt: skip
-    return arguments == ["-V"]
+def about(_program: str) -> int:
+    return fail(0, "IBM Spectrum LSF Standard 10.1.0.0, Apr 18 2019",
+                "Copyright International Business Machines Corp. 1992, 2016.")  # fmt: skip
 
 
 def bqueues(arguments: list[str]) -> int:
-    if told_version(arguments):
-        return 0
     assert arguments == ["-l"], arguments
     rule = "-" * 78
     print(f"{rule}\n".join(QUEUE.format(name=name, **QUEUES[name]) for name in QUEUES))
@@ -88,8 +81,6 @@ def bparams(arguments: list[str]) -> int:
 
 
 def bsub(arguments: list[str]) -> int:
-    if told_version(arguments):
-        return 0
     assert arguments == [], arguments
     script = sys.stdin.read()
     given: dict[str, str] = {}
@@ -120,8 +111,6 @@ def bsub(arguments: list[str]) -> int:
 
 
 def bjobs(arguments: list[str]) -> int:
-    if told_version(arguments):
-        return 0
     fields = "jobid stat job_name exit_code exit_reason pend_reason exec_host"
     assert arguments[:4] == ["-a", "-json", "-o", fields], arguments
     if arguments[4] == "-J":
@@ -140,8 +129,6 @@ def bjobs(arguments: list[str]) -> int:
 
 
 def bacct(arguments: list[str]) -> int:
-    if told_version(arguments):
-        return 0
     assert arguments[:2] == ["-l", "-UF"], arguments
     print("\nAccounting information about jobs that are: \n  - submitted by all users.\n")
     for number in arguments[2:]:
@@ -164,8 +151,6 @@ def bacct(arguments: list[str]) -> int:
 
 
 def bkill(arguments: list[str]) -> int:
-    if told_version(arguments):
-        return 0
     code = 0
     for number in arguments:
         job = queue.find(queue.here(), number)

@@ -11,6 +11,7 @@ import time
 from typing import NoReturn
 
 from support.fake_queues import queue
+from support.fake_queues.queue import fail
 
 SERVER = "fakepbs"
 VERSION = "23.06.06"
@@ -38,12 +39,8 @@ QUEUES: dict[str, dict[str, object]] = {
     "old": {"queue_type": "Execution", "enabled": "False", "started": "False"},
 }
 OPTIONS = {"-N", "-l", "-q", "-A", "-j", "-o", "-r", "-S"}
+ABOUT = "--version"
 COMMANDS = ("qsub", "qstat", "qselect", "qdel", "pbsdsh")
-
-
-def fail(code: int, *words: str) -> int:
-    print("\n".join(words), file=sys.stderr)
-    return code
 
 
 def silent(program: str) -> int:
@@ -54,15 +51,12 @@ def silent(program: str) -> int:
     )
 
 
-def told_version(arguments: list[str]) -> bool:
-    if arguments == ["--version"]:
-        print(f"pbs_version = {VERSION}")
-    return arguments == ["--version"]
+def about(_program: str) -> int:
+    print(f"pbs_version = {VERSION}")
+    return 0
 
 
 def qsub(arguments: list[str]) -> int:
-    if told_version(arguments):
-        return 0
     script = sys.stdin.read()
     given: dict[str, str] = {}
     resources: dict[str, str] = {}
@@ -100,8 +94,6 @@ def qsub(arguments: list[str]) -> int:
 
 
 def qstat(arguments: list[str]) -> int:
-    if told_version(arguments):
-        return 0
     prolog = {"timestamp": int(time.time()), "pbs_version": VERSION, "pbs_server": SERVER}
     if arguments == ["-Q", "-f", "-F", "json"]:
         print(json.dumps({**prolog, "Queue": QUEUES}, indent=4))
@@ -124,8 +116,6 @@ def qstat(arguments: list[str]) -> int:
 
 
 def qselect(arguments: list[str]) -> int:
-    if told_version(arguments):
-        return 0
     assert arguments[:2] == ["-x", "-N"], arguments
     for job in queue.jobs(queue.here()):
         if job["name"] == arguments[2]:
@@ -134,8 +124,6 @@ def qselect(arguments: list[str]) -> int:
 
 
 def qdel(arguments: list[str]) -> int:
-    if told_version(arguments):
-        return 0
     code = 0
     for job_id in arguments:
         job = queue.find(queue.here(), job_id.partition(".")[0])

@@ -32,6 +32,12 @@ KILL_AFTER_S = 5.0
 Job = dict[str, Any]
 
 
+def fail(code: int, *words: str) -> int:
+    """Print words for the user, and return the exit code."""
+    print("\n".join(words), file=sys.stderr)
+    return code
+
+
 def here() -> Path:
     """The queue that the environment names."""
     return Path(os.environ[FOLDER])

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from support.fake_queues import queue
+from support.fake_queues.queue import fail
 
 OPTIONS = {"-N", "-S", "-wd", "-pe", "-l", "-q", "-P", "-j", "-o", "-r", "-w"}
 SLOTS_PER_HOST = {"mpi": 1, "mpi4": 4}
 MAX_S = 48 * 3600
+ABOUT = "-help"
 COMMANDS = ("qsub", "qstat", "qacct", "qdel", "qrsh", "qconf")
 QUEUE = """\
 qname                 {name}
@@ -60,11 +62,6 @@ ENVIRONMENTS = {
 }
 
 
-def fail(code: int, *words: str) -> int:
-    print("\n".join(words), file=sys.stderr)
-    return code
-
-
 def silent(program: str) -> int:
     return fail(
         1,
@@ -77,15 +74,12 @@ def refused(why: str) -> int:
     return fail(1, f"Unable to run job: {why}", "Exiting.")
 
 
-def told_help(arguments: list[str], program: str) -> bool:
-    if arguments == ["-help"]:
-        print(f"SGE 8.1.9\nusage: {program} [options]")
-    return arguments == ["-help"]
+def about(program: str) -> int:
+    print(f"SGE 8.1.9\nusage: {program} [options]")
+    return 0
 
 
 def qsub(arguments: list[str]) -> int:
-    if told_help(arguments, "qsub"):
-        return 0
     only_verify = arguments == ["-w", "v"]
     assert only_verify or arguments == ["-terse"], arguments
     script = sys.stdin.read()
@@ -128,8 +122,6 @@ def qsub(arguments: list[str]) -> int:
 
 
 def qconf(arguments: list[str]) -> int:
-    if told_help(arguments, "qconf"):
-        return 0
     option, *name = arguments
     if option in ("-sql", "-spl"):
         print("\n".join({"-sql": QUEUES, "-spl": ENVIRONMENTS}[option]))
@@ -145,8 +137,6 @@ def qconf(arguments: list[str]) -> int:
 
 
 def qstat(arguments: list[str]) -> int:
-    if told_help(arguments, "qstat"):
-        return 0
     if arguments[0] == "-j":
         job = queue.find(queue.here(), arguments[1])
         if job is None or job["state"] == "ended":
@@ -168,8 +158,6 @@ def qstat(arguments: list[str]) -> int:
 
 
 def qacct(arguments: list[str]) -> int:
-    if told_help(arguments, "qacct"):
-        return 0
     ended = [job for job in queue.jobs(queue.here()) if job["state"] == "ended" and job["hosts"]]
     if arguments[0] == "-j":
         ended = [job for job in ended if job["name"] == arguments[1]]
@@ -190,8 +178,6 @@ def qacct(arguments: list[str]) -> int:
 
 
 def qdel(arguments: list[str]) -> int:
-    if told_help(arguments, "qdel"):
-        return 0
     code = 0
     for number in arguments:
         job = queue.find(queue.here(), number)

@@ -10,19 +10,16 @@ import sys
 from typing import NoReturn
 
 from support.fake_queues import queue
+from support.fake_queues.queue import fail
 
 MAX_S = 48 * 3600
 OPTIONS = {"--name", "--nodes", "--seconds", "--log", "--queue", "--not-on"}
+ABOUT = ""  # no such question
 COMMANDS = ("tq-submit", "tq-list", "tq-cancel", "tq-limits", "tq-start")
 
 
-def fail(words: str) -> int:
-    print(words, file=sys.stderr)
-    return 1
-
-
 def silent(program: str) -> int:
-    return fail(f"{program}: no answer")
+    return fail(1, f"{program}: no answer")
 
 
 def tq_submit(arguments: list[str]) -> int:
@@ -31,9 +28,9 @@ def tq_submit(arguments: list[str]) -> int:
     lines = re.findall(r"^#TQ (.*)$", script, re.MULTILINE)
     given = dict(word.split("=", 1) for line in lines for word in shlex.split(line))
     if unknown := given.keys() - OPTIONS:
-        return fail(f"tq-submit: unknown option {min(unknown)}")
+        return fail(1, f"tq-submit: unknown option {min(unknown)}")
     if given.get("--queue", "main") != "main":
-        return fail(f"tq-submit: no queue {given['--queue']}")
+        return fail(1, f"tq-submit: no queue {given['--queue']}")
     nodes = int(given["--nodes"])
     job = queue.add(queue.here(), {
         "name": given["--name"], "nodes": nodes, "limit_s": float(given["--seconds"]),
@@ -58,7 +55,7 @@ def tq_cancel(arguments: list[str]) -> int:
     for number in arguments:
         job = queue.find(queue.here(), number)
         if job is None or job["state"] == "ended":
-            return fail(f"tq-cancel: {number}: {'has ended' if job else 'no such job'}")
+            return fail(1, f"tq-cancel: {number}: {'has ended' if job else 'no such job'}")
         queue.cancel(queue.here(), job)
     return 0
 
