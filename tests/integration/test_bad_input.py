@@ -11,9 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from headrace.states import FailureClass, StepState
 from support.bad_input import (
@@ -56,47 +54,6 @@ def fails_in(place: Place, step: str, recipe: str, *overrides: str) -> str:
     assert f"{step} failed ({failed.failure_class.value}): {failed.message}" in shown
     words(shown, f"headrace logs {record.run_id} {step}", f"headrace resume {record.run_id}")
     return shown
-
-
-@pytest.mark.parametrize(
-    ("case", "dataset", "expected"),
-    [
-        (
-            "unmatched",
-            {"include": ["**/*.tif"]},
-            ["None of the 3 files", "dataset.include: **/*.tif"],
-        ),
-        (
-            "no-file",
-            {"labels": "index", "index": "labels.csv"},
-            ["1 of 4 labels", "have no file: gone.png", "Remove the rows"],
-        ),
-    ],
-)
-def test_a_source_that_cannot_be_packed(place, case, dataset, expected):
-    """By the step driver alone, as a lease would start it: these fail before a worker is asked.
-
-    What else is refused there, and in which words, `tests/unit/packing/sources` tells.
-    """
-    source = place.home / "raw" / case
-    write_source(source, case)
-    place.write_raw(case, source, **dataset)
-    result, log = place.drive_pack(case)
-    words(result["failure"]["message"], *expected)
-    assert str(source) in result["failure"]["message"]
-    assert result["failure"]["failure_class"] in ("user_error", "data_error")
-    assert "Traceback" not in log
-    assert result["failure"]["message"] in log
-    assert not list((place.home / "datasets").glob(f"{case}-*"))
-
-
-def write_source(folder: Path, case: str) -> None:
-    folder.mkdir(parents=True)
-    for name in "abc":
-        Image.new("L", (4, 4)).save(folder / f"{name}.png")
-    if case == "no-file":
-        rows = "".join(f"{name}.png,x\n" for name in ("a", "b", "c", "gone"))
-        (folder / "labels.csv").write_text(f"path,label\n{rows}")
 
 
 def test_an_empty_source_is_told_by_every_command(place):
@@ -146,16 +103,6 @@ def test_too_many_corrupt_images_fail_the_step_and_leave_no_dataset(place):
     assert not (folder / "manifest.json").exists()
 
 
-def test_images_of_several_shapes_are_named(place):
-    source = write_class_folders(place.home / "raw" / "mixed")
-    Image.fromarray(np.zeros((9, 8), np.uint8)).save(source / "middle" / "middle-007.png")
-    place.write_raw("mixed", source)
-    shown = fails_in(place, "pack", "mixed", "--pack-only")
-    words(shown, "'middle/middle-007.png' has shape (9, 8) uint8", "(8, 8) uint8", "'encoded'")
-    words(shown, "pack failed (data_error)")
-    assert "Traceback" not in shown
-
-
 @pytest.mark.parametrize(
     ("name", "write", "signal_name"),
     [
@@ -189,15 +136,6 @@ def test_a_file_that_makes_the_users_reader_fail(place):
 
 
 # --- packed datasets -------------------------------------------------------------------------
-
-
-def test_a_folder_without_a_manifest_is_no_dataset(place):
-    (place.home / "plain").mkdir()
-    place.write_recipe("plain", dataset={"name": "plain", "path": str(place.home / "plain")})
-    shown = fails_in(place, "pack", "plain", "--pack-only")
-    words(shown, f"{place.home}/plain is not a dataset: it holds no manifest.json")
-    words(shown, "pack failed (data_error)")
-    assert "Traceback" not in shown
 
 
 def test_a_damaged_shard_is_named_before_anything_is_trained(place):

@@ -178,23 +178,6 @@ def test_bad_nodes_are_taken_all_the_same_where_there_are_no_others(site: Path, 
     assert "not available" in seen.takes_all
 
 
-def test_a_bad_node_is_taken_back_when_the_others_are_drained(site: Path, slurm: DevSlurm):
-    """pains 34: a pool that waits for them would wait for whoever drained them."""
-    others = ("nodename=node[2-4]",)
-    slurm.run("scontrol", "update", *others, "state=drain", "reason=a test")
-    try:
-        folder = SiteFolder(site).lease("stuck-1")
-        spec = lease_spec(folder, _role(nodes=1, keep_nodes=0.5))
-        lease_client.start(folder, spec.model_copy(update={"exclude": ("node1",)}))
-        wait_for_state(folder, LeaseState.READY, START_TIMEOUT_S)
-        with Fleet.open(folder) as fleet:
-            fleet.nodes(1, START_TIMEOUT_S)
-    finally:
-        slurm.run("scontrol", "update", *others, "state=resume")
-    assert "the others are down or drained (" in view(folder).takes_all
-    assert "Using all nodes again: the others" in folder.log.read_text()
-
-
 def test_work_goes_on_when_nodes_are_preempted_and_out_of_time(site: Path, slurm: DevSlurm):
     """pains 18, 20, 31: other nodes follow, no item is lost, and the lease tells the causes."""
     folder = opened(site, _role(nodes=2, keep_nodes=0.5, batch={"exclusive": True}))

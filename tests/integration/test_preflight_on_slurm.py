@@ -236,12 +236,6 @@ def test_a_role_of_a_later_step_that_is_refused_is_told_before_anything_is_packe
         assert "The jobs of role gpu can never start" in shown, command
 
 
-def test_more_memory_than_any_node_has_is_told_before_anything_is_packed(home: Path):
-    run = run_on(home, "gpu", memory_per_node="900TiB")
-    with pytest.raises(JobRefusedError, match="role gpu can never start"):
-        execute(run, lambda: None)
-
-
 def test_nodes_that_are_down_for_now_are_no_refusal(home: Path, slurm: DevSlurm):
     run = run_on(home, "gpu")
     spec = lease_spec(SiteFolder(home).lease("asked-1"), run.site.roles["gpu"])

@@ -100,14 +100,6 @@ def test_a_home_or_ledger_that_cannot_be_used_is_named(place, environment, expec
     assert "geheim" not in done.stderr
 
 
-def test_a_site_folder_that_cannot_be_written_is_named(place):
-    place.write_site("nowhere", folder="/dev/null/shared")
-    done = place.headrace("run", "blobs", "--site", "nowhere")
-    assert done.returncode == USAGE
-    words(done.stderr, "/dev/null/shared", "site 'nowhere'", "Not a directory", "Set 'folder'")
-    assert "Traceback" not in done.stderr
-
-
 def test_a_secret_in_a_url_reaches_no_file(place):
     """Neither the terminal nor any file of the home shows it."""
     done = place.run("blobs", "dataset.path=s3://AKIAKEY:hid/den@bucket/x")
@@ -118,13 +110,3 @@ def test_a_secret_in_a_url_reaches_no_file(place):
     assert kept
     for text in (done.stdout, done.stderr, *(path.read_bytes().decode("latin-1") for path in kept)):
         assert "hid/den" not in text
-
-
-@pytest.mark.parametrize("command", ["plan", "run"])
-def test_a_missing_source_is_told_before_a_lease_is_opened(place, command):
-    source = place.home / "raw" / "nowhere"
-    place.write_raw("nowhere", source)
-    done = place.headrace(command, "nowhere", "--site", "here")
-    assert done.returncode == USAGE
-    words(done.stderr, f"The source folder {source} does not exist", "Set dataset.source")
-    assert not (place.home / "leases").exists()

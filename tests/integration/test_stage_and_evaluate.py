@@ -20,7 +20,6 @@ from headrace.data.transforms import ScaleToUnit
 from headrace.examples.digits_model import DigitsClassifier
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
-from headrace.files.manifest_file import read_manifest
 from headrace.leases import run_leases
 from headrace.recipe.base import Target
 from headrace.recipe.recipe import Recipe
@@ -33,7 +32,7 @@ from headrace.steps.run import run_step
 from support.checkpoints import write_in_parts
 from support.factories import demo_lease, step_spec
 from support.rank_processes import drivers_of, worker_of
-from support.shards import write_dataset, write_identified
+from support.shards import write_dataset
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -152,22 +151,6 @@ def test_stage_copies_once_a_node(lease, home, site, dataset):
     assert again.outputs["bytes_per_s"] == 0
 
 
-def test_stage_tells_which_shard_is_damaged(lease, home, site, dataset):
-    damaged = home / "damaged"
-    shutil.copytree(dataset, damaged)
-    manifest = read_manifest(damaged)
-    classes = (*manifest.classes, "one more")  # so that no copy is there yet
-    write_identified(damaged, manifest.model_copy(update={"classes": classes}))
-    shard = damaged / manifest.shards[1].file
-    content = bytearray(shard.read_bytes())
-    content[len(content) // 2] ^= 1
-    shard.write_bytes(content)
-    result, _ = run(lease, home, site, "stage", recipe(damaged), dataset=str(damaged))
-    assert result.failure.error == "ShardError"
-    assert result.failure.failure_class is FailureClass.DATA_ERROR
-    assert str(shard) in result.failure.message
-
-
 @pytest.fixture(scope="module")
 def evaluated(lease, home, site, dataset, checkpoint) -> tuple[StepResult, RunFolder]:
     """The last checkpoint on the test split, and beside it the best one, and the training split.
@@ -282,14 +265,6 @@ def test_model_that_is_not_good_enough_fails_after_the_report(
     assert "the bound is at least 0.97" in result.failure.message
     assert str(run_folder.report / "report.html") in result.failure.message
     assert "bound: at least 0.97" in (run_folder.report / "report.html").read_text()
-
-
-def test_wrong_checkpoint_is_explained(lease, home, site, dataset):
-    torch.save({"state_dict": {"weight": torch.zeros(1)}}, home / "other.ckpt")
-    given = {"dataset": str(dataset), "checkpoint": str(home / "other.ckpt")}
-    result, _ = run(lease, home, site, "evaluate", recipe(dataset), **given)
-    assert result.failure.failure_class is FailureClass.USER_ERROR
-    assert "does not fit DigitsClassifier" in result.failure.message
 
 
 MODELS = """

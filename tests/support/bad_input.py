@@ -18,14 +18,10 @@ import numpy as np
 import yaml
 from PIL import Image
 
-from headrace.files.atomic import write_record
-from headrace.files.layout import RunFolder, StepFolder
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.rows import AttemptRecord, RunRecord
-from headrace.recipe.load import load_recipe, load_site
 from support import command_line
 from support.command_line import Ended
-from support.factories import step_spec
 from support.leftovers import describe, started_by
 from support.training import CODE, write_blobs
 from support.waiting import wait_until
@@ -82,26 +78,6 @@ class Place:
 
     def _working(self) -> list[Any]:
         return started_by("none", self.home)
-
-    def drive_pack(self, recipe: str) -> tuple[dict[str, Any], str]:
-        """Run a pack step by its driver, without a lease; return its result and what it logged."""
-        folder = StepFolder(self.home / "driven" / recipe)
-        run = RunFolder(folder.path / "run")
-        with mock.patch.dict(os.environ, self.environment(), clear=True):
-            write_record(run.recipe, load_recipe(recipe))
-            write_record(run.site, load_site("here"))
-        write_record(folder.spec, step_spec(run, "pack"))
-        code = "import sys; from headrace.steps.run import main; main(sys.argv[1:])"
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(folder.path)],
-            env=self.environment(),
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(folder.result.read_text()), done.stderr
 
     def run(self, recipe: str, *overrides: str) -> subprocess.CompletedProcess[str]:
         """`headrace run RECIPE --site here OVERRIDES`."""

@@ -20,6 +20,7 @@ from headrace_ec2.check import judge_quota, quota_findings, quota_name
 from headrace_ec2.options import Ec2Options, Market
 from headrace_ec2.states import ends_at, status_of
 from support.ec2_sim import QUOTAS, Ec2Sim
+from support.factories import job_spec
 
 _LEAST: dict[str, Any] = {"region": "eu-west-1", "image": "ami-1", "instance_types": ["m5.large"]}
 
@@ -103,6 +104,45 @@ def test_interruptions_are_of_spot_instances_and_assumed_where_the_role_does_not
     assert "AWS's Spot Instance Advisor" in assumed.source
     given = Ec2.interruptions(Role(backend="ec2", ec2={**spot, "interruptions_per_hour": 1}))
     assert (given.per_hour, given.source) == (1.0, "`ec2.interruptions_per_hour`")
+
+
+_OUTLIVE = "its volumes /dev/xvda outlive their instances"  # so are moto's
+_UNUSED = "4 GPUs, 192 GiB: `batch.gpus_per_node` is 0; the others"
+_LARGE = {"cpus_per_node": 64, "gpus_per_node": 1}
+_STORE = {"instance_types": ["m5.large", "m5d.large"], "instance_store": "/mnt/nvme"}
+
+
+@pytest.mark.parametrize(
+    ("options", "changes", "grade", "told"),
+    [
+        ({"instance_types": ["m5.nope"]}, {}, "fail", {"m5.nope": "do not exist"}),
+        ({"instance_types": ["m6g.large"]}, {}, "fail", {"m6g.large": "the image is for x86_64"}),
+        ({"image": "ami-00000000"}, {}, "fail", {"EC2": "InvalidAMIID.NotFound"}),
+        ({"subnets": ["subnet-0"]}, {}, "fail", {"subnet-0": "does not exist"}),
+        (
+            {"disk": "1GiB", "root_device": "/dev/sda1"}, {}, "fail",
+            {"image": "its root device is /dev/xvda"},
+        ),
+        ({}, _LARGE, "fail", {"m5.large": "2 CPUs, 0 GPUs, 8 GiB: a node needs 64 CPUs"}),
+        (
+            {"instance_types": ["g4dn.12xlarge"]}, {}, "warn",
+            {"g4dn.12xlarge": _UNUSED, "image": _OUTLIVE},
+        ),
+        ({"disk": "8GiB"}, {}, "ok", {"image": ""}),  # headrace says that it does not
+        (_STORE, {}, "warn", {"m5.large": "no instance store: /mnt/nvme is on its root volume"}),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_role_is_found(
+    ec2_sim: Ec2Sim, options: dict[str, Any], changes: dict[str, Any], grade: str,
+    told: dict[str, str],
+):  # fmt: skip
+    """pains 22: also what would be paid for and not used: GPUs, volumes that stay."""
+    found = list(Ec2(ec2_sim.options(**options)).check(job_spec(time_limit_s=600.0, **changes)))
+    for subject, words in told.items():
+        seen = [each.seen for each in found if (each.subject, each.grade) == (subject, grade)]
+        assert [words in each for each in seen] == [True]
+    if grade == "fail":
+        assert {each.subject for each in found if each.grade is Grade.FAIL} == told.keys()
 
 
 _STANDARD, _GPUS, _SPOT_STANDARD, _SPOT_GPUS = QUOTAS
