@@ -1,4 +1,4 @@
-"""What was changed in a dataset is found when it is opened, or by `verify`, before it is read."""
+"""Changes of a manifest or shard are found and named, whatever the bytes."""
 
 from __future__ import annotations
 
@@ -6,21 +6,33 @@ import json
 import os
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import h5py
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from headrace.errors import HeadraceError, ManifestError
+from headrace.errors import HeadraceError, ManifestError, UnknownNameError
 from headrace.files.manifest import Manifest
-from headrace.files.manifest_file import FILE_NAME, read_manifest, write_manifest
+from headrace.files.manifest_file import (
+    FILE_NAME,
+    parse_manifest,
+    read_manifest,
+    sealed,
+    write_manifest,
+)
 from headrace.recipe.site import Tier
 from headrace.shards.dataset import ShardedDataset
-from headrace.shards.inspection import verify_dataset
+from headrace.shards.inspection import DatasetSummary, ShardSummary, summarise, verify_dataset
 from headrace.staging.staged import ensure_staged
 from support.command_line import headrace
-from support.shards import write_identified
+from support.shards import reseal, write_identified
 
 FORMAT_1 = Path(__file__).parent / "format_1"
 """A dataset packed by the release before manifests had a digest."""
@@ -199,3 +211,160 @@ def test_equal_content_with_other_statistics_gets_its_own_figures(make_dataset, 
     )
     copy = ensure_staged(other, tiers)
     assert read_manifest(copy.folder).statistics["image"].mean == (9.0,)
+
+
+MANIFEST = json.loads((Path(__file__).parent / "format_1/manifest.json").read_bytes())
+SHARD = Path(__file__).parent / "format_1/shards/train-00000.h5"
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+
+MUTATE = """
+import random, sys
+from pathlib import Path
+from headrace.errors import HeadraceError
+from headrace.shards.foreign import ForeignFile
+from headrace.shards.reader import read_layout
+
+content, path = Path(sys.argv[1]).read_bytes(), Path(sys.argv[2])
+generator, refused = random.Random(int(sys.argv[3])), 0
+for _ in range(int(sys.argv[4])):
+    damaged = bytearray(content)
+    for _ in range(generator.randrange(1, 4)):
+        damaged[generator.randrange(len(damaged))] = generator.randrange(256)
+    path.write_bytes(damaged)
+    for look in (read_layout, lambda path: ForeignFile(path, "a.h5").columns()):
+        try:
+            look(path)
+        except HeadraceError:
+            refused += 1
+print(refused)
+"""
+
+
+@settings(derandomize=True, max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from([*MANIFEST, "more"]), min_size=1, max_size=3), JSON, st.booleans())
+def test_manifests(keys: list[str], value: Any, is_sealed: bool) -> None:
+    content = json.loads(json.dumps(MANIFEST))
+    for key in keys:
+        content[key] = value
+    text = json.dumps(content, indent=1)
+    with suppress(ManifestError):
+        parse_manifest(sealed(text) if is_sealed else text.encode(), "m")
+
+
+def test_headers_of_hdf5(tmp_path: Path) -> None:
+    """In a process of its own, since HDF5 may crash on what it reads."""
+    command = [sys.executable, "-c", MUTATE, str(SHARD), str(tmp_path / "a.h5"), "7", "300"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout) >= 300  # ForeignFile refuses shards anyhow
+
+
+SECOND = "shards/train-00001.h5"
+
+
+def test_intact_dataset_has_no_findings(dataset_folder: Path) -> None:
+    read: list[int] = []
+    assert verify_dataset(dataset_folder, read.append) == ()
+    assert sum(read) == read_manifest(dataset_folder).num_bytes
+
+
+def test_a_damaged_shard_is_named_with_its_samples(dataset_folder: Path) -> None:
+    path = dataset_folder / SECOND
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    (finding,) = verify_dataset(dataset_folder)
+    assert (finding.file, finding.split) == (SECOND, "train")
+    assert (finding.first_sample, finding.last_sample) == (4, 7)
+    assert "checksum" in finding.problem
+
+
+def test_truncated_and_missing_shards(dataset_folder: Path) -> None:
+    path = dataset_folder / SECOND
+    path.write_bytes(path.read_bytes()[:-1])
+    (dataset_folder / "shards/val-00000.h5").unlink()
+    findings = verify_dataset(dataset_folder)
+    assert "bytes, not" in findings[0].problem
+    assert (findings[-1].file, findings[-1].problem) == (
+        "shards/val-00000.h5",
+        "the file is missing",
+    )
+
+
+def test_repeated_sample_ids(make_dataset: Callable[..., Path]) -> None:
+    folder = make_dataset("twice", {"shards/val-00000.h5": 7})
+    (finding,) = verify_dataset(folder)
+    assert finding.file == "shards/val-00000.h5"
+    assert "2 sample ids occur more than once, such as 7" in finding.problem
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("fields/label", [0, 1, 2, 0], "a label is not one of the 2 classes"),
+        ("fields/blob/offsets", [0, 9, 4, 9, 12], "offsets of 'blob' do not fit"),
+        ("fields/image", [[[1.0] * 3] * 2] * 4, "'image' is float64"),
+    ],
+)
+def test_wrong_content_under_a_right_checksum(dataset_folder, key, value, problem):
+    with h5py.File(dataset_folder / SECOND, "r+") as file:
+        del file[key]
+        file[key] = value
+    reseal(dataset_folder, SECOND)
+    (finding,) = verify_dataset(dataset_folder)
+    assert problem in finding.problem
+
+
+def test_shard_of_another_split(dataset_folder: Path) -> None:
+    with h5py.File(dataset_folder / SECOND, "r+") as file:
+        file.attrs["split"] = "val"
+    reseal(dataset_folder, SECOND)
+    (finding,) = verify_dataset(dataset_folder)
+    assert finding.problem == "it belongs to split 'val', not 'train'"
+
+
+def test_verify_command(dataset_folder: Path) -> None:
+    run = headrace("verify", str(dataset_folder))
+    assert run.exit_code == 0, run.output
+    assert "intact" in run.stdout
+    (dataset_folder / SECOND).unlink()
+    run = headrace("verify", str(dataset_folder))
+    assert run.exit_code == 1
+    assert SECOND in run.stdout
+    assert "4 to 7" in run.stdout
+    run = headrace("verify", str(dataset_folder), "--json")
+    assert run.exit_code == 1
+    assert '"intact": false' in run.stdout
+
+
+def test_summary_of_dataset_and_shard(dataset_folder: Path) -> None:
+    summary = summarise(dataset_folder)
+    assert isinstance(summary, DatasetSummary)
+    assert (summary.num_samples, summary.missing) == (12, ())
+    assert summarise(dataset_folder / "manifest.json") == summary
+    shard = summarise(dataset_folder / SECOND)
+    assert isinstance(shard, ShardSummary)
+    assert shard.num_samples == 4
+    assert [array.name for array in shard.arrays][:2] == [
+        "fields/blob/data",
+        "fields/blob/offsets",
+    ]
+    for path in (dataset_folder, dataset_folder / SECOND):
+        for arguments in (["inspect", str(path)], ["inspect", str(path), "--json"]):
+            run = headrace(*arguments)
+            assert run.exit_code == 0, run.output
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="does not exist"):
+        summarise(tmp_path / "no")
+    (tmp_path / "recipe.yaml").touch()
+    with pytest.raises(UnknownNameError, match=r"recipe\.yaml is not a shard"):
+        summarise(tmp_path / "recipe.yaml")
+    with pytest.raises(ManifestError, match=r"holds no manifest\.json"):
+        summarise(tmp_path)
