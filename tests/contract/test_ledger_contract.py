@@ -242,11 +242,24 @@ class LedgerContract:
         with pytest.raises(LedgerError, match="Another run has the id 'run-1'"):
             ledger.add_run(run_row("run-1", key="other"))
 
-    def test_an_unknown_run_is_answered_with_the_nearest(self, ledger: Ledger):
-        ledger.add_run(run_row("digits-1"))
-        with pytest.raises(UnknownNameError, match="Did you mean 'digits-1'"):
-            ledger.run("digit-1")
-        assert ledger.run_by_key("none") is None
+    @pytest.mark.parametrize(
+        ("ask", "told"),
+        [
+            (lambda ledger: ledger.run("run-2"), "Did you mean 'run-1'"),
+            (lambda ledger: ledger.finish_run("none", StepState.FAILED, 1.0), "none"),
+            (lambda ledger: ledger.reopen_run("none"), "none"),
+            (lambda ledger: ledger.lease("lease-2"), "Did you mean 'lease-1'"),
+            (lambda ledger: ledger.set_lease_state("lease-2", LeaseState.CLOSED), "lease-2"),
+            (
+                lambda ledger: ledger.set_attempt("run-1", "train", 2, state=StepState.RUNNING),
+                "no attempt 2 at step 'train'",
+            ),
+        ],
+    )
+    def test_what_is_unknown_is_named(self, with_lease: Ledger, ask: Any, told: str):
+        with pytest.raises(UnknownNameError, match=told):
+            ask(with_lease)
+        assert with_lease.run_by_key("none") is None
 
     def test_runs_come_newest_first(self, ledger: Ledger):
         for number in range(5):
@@ -326,18 +339,7 @@ class LedgerContract:
         with pytest.raises(LedgerError, match="cannot finish as 'running'"):
             ledger.finish_run("run-1", StepState.RUNNING, 5.0)
 
-    def test_unknown_runs_cannot_be_changed(self, ledger: Ledger):
-        with pytest.raises(UnknownNameError):
-            ledger.finish_run("none", StepState.FAILED, 1.0)
-        with pytest.raises(UnknownNameError):
-            ledger.reopen_run("none")
-
     # --- leases
-
-    def test_a_lease_needs_its_run(self, ledger: Ledger):
-        with pytest.raises(LedgerError, match="refuses an entry"):
-            ledger.add_lease(lease_row(run_id="none"), max_active=4)
-        assert ledger.leases() == ()
 
     def test_a_lease_is_entered_once(self, with_lease: Ledger):
         with_lease.add_lease(lease_row(role="other"), max_active=1)
@@ -461,13 +463,8 @@ class LedgerContract:
         assert [each.lease_id for each in ledger.active_leases("laptop")] == ["ada1", "bob1"]
 
     def test_a_lease_gets_its_addresses(self, with_lease: Ledger):
-        stands = with_lease.set_lease_state(
-            "lease-1",
-            LeaseState.READY,
-            job_ids=("17", "18"),
-            dashboard_url="http://127.0.0.1:8787",
-            ready_at=3.0,
-        )
+        known = {"job_ids": ("17", "18"), "dashboard_url": "http://127.0.0.1:8787"}
+        stands = with_lease.set_lease_state("lease-1", LeaseState.READY, ready_at=3.0, **known)
         assert stands == with_lease.lease("lease-1")
         assert (stands.job_ids, stands.ready_at, stands.ended_at) == (("17", "18"), 3.0, None)
 
@@ -500,12 +497,6 @@ class LedgerContract:
         assert [lease.lease_id for lease in with_lease.leases("run-1")] == ["lease-2", "lease-1"]
         assert with_lease.leases("run-2") == ()
 
-    def test_unknown_leases_are_named(self, with_lease: Ledger):
-        with pytest.raises(UnknownNameError, match="Did you mean 'lease-1'"):
-            with_lease.lease("lease-2")
-        with pytest.raises(UnknownNameError):
-            with_lease.set_lease_state("lease-2", LeaseState.CLOSED)
-
     # --- machines
 
     def test_machines_come_back_as_they_were_and_their_ends_stay(self, with_lease: Ledger):
@@ -520,10 +511,6 @@ class LedgerContract:
         assert with_lease.machines(lease_id="lease-1")[0] == told
         assert [row.machine_id for row in with_lease.machines(only_open=True)] == ["i-2"]
         assert with_lease.machines(run_id="run-2") == with_lease.machines(lease_id="x") == ()
-
-    def test_a_machine_needs_its_lease(self, ledger: Ledger):
-        with pytest.raises(LedgerError, match="refuses an entry"):
-            ledger.put_machines([machine_row()])
 
     # --- trials
 
@@ -647,11 +634,17 @@ class LedgerContract:
 
     # --- attempts
 
-    def test_an_attempt_needs_its_run_and_lease(self, with_lease: Ledger):
-        for orphan in (attempt_row(run_id="none"), attempt_row(lease_id="none")):
+    def test_no_row_is_an_orphan(self, with_lease: Ledger):
+        for enter in (
+            lambda: with_lease.add_lease(lease_row("lease-2", run_id="none"), max_active=4),
+            lambda: with_lease.put_machines([machine_row(lease_id="none")]),
+            lambda: with_lease.add_attempt(attempt_row(run_id="none")),
+            lambda: with_lease.add_attempt(attempt_row(lease_id="none")),
+        ):
             with pytest.raises(LedgerError, match="refuses an entry"):
-                with_lease.add_attempt(orphan)
-        assert with_lease.attempts("run-1") == ()
+                enter()
+        assert with_lease.leases() == (lease_row(),)
+        assert with_lease.attempts("run-1") == with_lease.machines() == ()
 
     def test_an_attempt_is_entered_once(self, with_lease: Ledger):
         first = with_lease.add_attempt(attempt_row(created_at=1.0))
@@ -694,23 +687,12 @@ class LedgerContract:
     @pytest.mark.parametrize("later", [StepState.RUNNING, StepState.LOST, StepState.SUCCEEDED])
     def test_an_attempt_that_has_ended_stays_as_it_is(self, with_lease: Ledger, later: StepState):
         with_lease.add_attempt(attempt_row())
-        ended = with_lease.set_attempt(
-            "run-1",
-            "train",
-            1,
-            state=StepState.FAILED,
-            failure_class=FailureClass.USER_ERROR,
-            message="The model raised",
-            finished_at=5.0,
-            outputs={"epochs": 2},
-        )
+        failed = {"state": StepState.FAILED, "failure_class": FailureClass.USER_ERROR}
+        told = {"message": "The model raised", "finished_at": 5.0, "outputs": {"epochs": 2}}
+        ended = with_lease.set_attempt("run-1", "train", 1, **failed, **told)
         stands = with_lease.set_attempt("run-1", "train", 1, state=later, message="later")
         assert stands == ended
         assert stands.failure_class is FailureClass.USER_ERROR
-
-    def test_unknown_attempts_cannot_be_changed(self, with_lease: Ledger):
-        with pytest.raises(UnknownNameError, match="no attempt 2 at step 'train'"):
-            with_lease.set_attempt("run-1", "train", 2, state=StepState.RUNNING)
 
 
 class TestSqliteLedger(LedgerContract):

@@ -19,9 +19,6 @@ from headrace.steps.run import failure_of
 from support.training import (
     blob_step,
     failure,
-    make_context,
-    make_recipe,
-    make_site,
     train_here,
     write_blobs,
 )
@@ -179,14 +176,6 @@ def test_a_model_that_raises_or_exits_is_a_user_error_with_one_trace(
     assert num_launches(context) == 1
 
 
-def test_a_model_that_quits_the_process_is_a_user_error(dataset, tmp_path, no_leftover_processes):
-    context = blob_step(tmp_path, {"quits_at": 7})
-    error = failure(context, dataset)
-    assert error.failure_class is FailureClass.USER_ERROR
-    assert error.what == "Rank 1 on node-0: ended with exit code 0 in the middle of training"
-    assert num_launches(context) == 1
-
-
 def test_a_model_that_cannot_be_evaluated_is_told_before_it_is_trained(dataset, tmp_path):
     evaluate = {"split": "val", "step": "test", "task": "custom"}
     context = blob_step(tmp_path, site={"ranks": 1}, evaluate=evaluate)
@@ -229,19 +218,3 @@ def test_the_rank_that_is_behind_is_named_and_shows_where(
     assert isinstance(error, WorkerLostError)
     assert error.what.startswith(f"Rank {behind} on node-0: no sign of life for ")
     assert "in misbehave" in (context.folder.logs / f"rank-{behind}.log").read_text()
-
-
-def test_a_target_that_the_site_does_not_allow_is_refused(dataset, tmp_path):
-    recipe = make_recipe(
-        {
-            "data": {"global_batch_size": 8},
-            "model": {"_target_": "torch.nn.Linear", "in_features": {"_target_": "os.getpid"}},
-            "trainer": {"accelerator": "cpu"},
-        }
-    )
-    context = make_context(tmp_path, recipe, make_site(tmp_path, ranks=1))
-    error = failure(context, dataset)
-    assert error.failure_class is FailureClass.USER_ERROR
-    assert "does not allow the target 'os.getpid'" in error.what
-    assert "headrace.data.transforms" in error.hint
-    assert num_launches(context) == 1

@@ -134,15 +134,19 @@ def network(monkeypatch):
     return say
 
 
-def test_the_default_route_says_it(network):
-    network("10.0.0.7", eth0="10.0.0.7", ib0="10.1.0.7")
-    assert scheduler.address(None) == "10.0.0.7"
-
-
-def test_without_a_route_a_name_that_means_loopback_is_not_taken(network):
-    """Pains 33: a host name resolves to localhost."""
-    network("127.0.1.1", ib0="10.1.0.7")
-    assert scheduler.address(None) == "10.1.0.7"
+@pytest.mark.parametrize(
+    ("routed", "interfaces", "address"),
+    [
+        ("10.0.0.7", {"eth0": "10.0.0.7", "ib0": "10.1.0.7"}, "10.0.0.7"),
+        ("127.0.1.1", {"ib0": "10.1.0.7"}, "10.1.0.7"),  # pains 33: the host's name is localhost
+        ("127.0.1.1", {}, "127.0.1.1"),  # a machine alone
+    ],
+)
+def test_the_address_is_that_of_the_default_route_or_the_only_one(
+    network, routed, interfaces, address
+):
+    network(routed, **interfaces)
+    assert scheduler.address(None) == address
 
 
 def test_without_a_route_several_interfaces_are_the_users_choice(network):
@@ -150,11 +154,6 @@ def test_without_a_route_several_interfaces_are_the_users_choice(network):
     network("127.0.1.1", eth0="10.0.0.7", ib0="10.1.0.7")
     with pytest.raises(LeaseError, match=r"eth0 \(10\.0\.0\.7\), ib0 .*\n.*batch\.interface"):
         scheduler.address(None)
-
-
-def test_a_machine_alone_has_loopback_only(network):
-    network("127.0.1.1")
-    assert scheduler.address(None) == "127.0.1.1"
 
 
 def test_an_interface_by_name():

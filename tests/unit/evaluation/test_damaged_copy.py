@@ -22,12 +22,12 @@ from headrace.examples.digits_model import DigitsClassifier
 from headrace.files.atomic import write_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.recipe.recipe import Recipe
-from headrace.recipe.site import Role, Site, Tier
 from headrace.staging import cache as soundness
 from headrace.staging.peers import PeerGroup, groups_of
 from headrace.staging.staged import StagingOptions, ensure_staged
 from support.factories import step_spec
 from support.shards import write_dataset
+from support.training import make_recipe, make_site
 
 NUM_SAMPLES, SHARD_SAMPLES = 24, 8
 DAMAGED = 1
@@ -53,14 +53,8 @@ class Evaluation:
             shard_samples=SHARD_SAMPLES,
             classes=tuple(str(number) for number in range(10)),
         )
-        self.site = Site(
-            name="test",
-            folder=str(folder),
-            roles={"gpu": Role()},
-            tiers=(Tier(name="disk", folder=str(folder / "tier"), reserve=0),),
-        )
+        self.site = make_site(folder)
         content = {
-            "name": "digits",
             "dataset": {"name": "small", "path": str(self.source)},
             "model": {"_target_": "headrace.examples.digits_model.DigitsClassifier"},
             "data": {"transforms": [{"_target_": "headrace.data.transforms.ScaleToUnit"}]},
@@ -70,7 +64,7 @@ class Evaluation:
         }
         self.run = RunFolder(folder / "run")
         self.run.path.mkdir()
-        write_record(self.run.recipe, Recipe.model_validate(content))
+        write_record(self.run.recipe, make_recipe(content))
         write_record(self.run.site, self.site)
         torch.manual_seed(3)
         self.checkpoint = folder / "final.ckpt"

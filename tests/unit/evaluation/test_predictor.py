@@ -24,9 +24,10 @@ from headrace.evaluation.own_results import own_values
 from headrace.evaluation.predictor import Predictor, choose_device, load_model
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.recipe import Recipe
-from headrace.recipe.site import Role, Site, Tier
+from headrace.recipe.site import Site
 from headrace.shards.dataset import ShardedDataset
 from support.shards import write_dataset
+from support.training import make_recipe, make_site
 
 CODE = """
 import torch
@@ -54,24 +55,11 @@ def code(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def site(tmp_path, code) -> Site:
-    return Site(
-        name="test",
-        folder=str(tmp_path),
-        roles={"gpu": Role()},
-        tiers=(Tier(name="disk", folder=str(tmp_path / "tier")),),
-        allowed_code=(str(code),),
-    )
+    return make_site(tmp_path, allowed_code=[str(code)])
 
 
 def recipe(code: Path, target: str = "predictor_user_code.Scale") -> Recipe:
-    return Recipe.model_validate(
-        {
-            "name": "r",
-            "code": [str(code)],
-            "dataset": {"name": "d", "path": str(code / "dataset")},
-            "model": {"_target_": target},
-        }
-    )
+    return make_recipe({"code": [str(code)], "model": {"_target_": target}})
 
 
 def predictor(tmp_path: Path, answer, task: str = "multiclass", num_samples: int = 25) -> Predictor:

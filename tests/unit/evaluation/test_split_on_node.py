@@ -25,6 +25,7 @@ from headrace.staging import cache as soundness
 from headrace.staging.gang_member import Relay
 from headrace.staging.peers import PeerGroup, ShardServer, groups_of
 from support.shards import write_dataset
+from support.training import make_recipe
 
 NUM_SAMPLES, SHARD_SAMPLES = 60, 5
 MARGIN_BYTES = 2**20
@@ -80,14 +81,9 @@ def serving(group: PeerGroup, manifest: Manifest, folder: Path) -> ShardServer:
 
 
 def recipe(dataset: Path) -> Recipe:
-    return Recipe.model_validate(
-        {
-            "name": "r",
-            "dataset": {"name": "d", "path": str(dataset)},
-            "stage": {"partial": True},
-            "model": {"_target_": "headrace.examples.digits_model.DigitsClassifier"},
-        }
-    )
+    model = {"_target_": "headrace.examples.digits_model.DigitsClassifier"}
+    data = {"name": "d", "path": str(dataset)}
+    return make_recipe({"dataset": data, "stage": {"partial": True}, "model": model})
 
 
 def predictor(dataset: ShardedDataset) -> Predictor:
