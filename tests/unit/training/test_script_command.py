@@ -1,4 +1,4 @@
-"""Arguments of scripts as words, as the parsers of scripts read them."""
+"""Scripts: their arguments as words, and what headrace gives them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from headrace import script
+from headrace.errors import UserError
 from headrace.recipe.overrides import read_override
 from headrace.recipe.site import Role
-from headrace.training.launch import rank_children
+from headrace.training.launch import rank_children, script_environment
 from headrace.training.launch_records import NodeReady
 from headrace.training.script_command import script_command, tensorflow_config, words_of
 from support.training import make_launch, make_recipe
@@ -91,3 +93,62 @@ def test_tensorflow_finds_all_ranks_as_workers():
     config = json.loads(tensorflow_config(launch, 3)["TF_CONFIG"])
     assert config["cluster"] == {"worker": ["a:4000", "a:4001", "b:4000", "b:4001"]}
     assert config["task"] == {"type": "worker", "index": 3}
+
+
+@pytest.fixture(autouse=True)
+def by_itself(monkeypatch):
+    for name in ("LAUNCH", "DATASET", "CHECKPOINTS", "RESUME"):
+        monkeypatch.delenv(f"HEADRACE_{name}", raising=False)
+
+
+def test_reports_and_questions_do_no_harm():
+    script.report(3, loss=0.5)
+    assert script.newest() is None
+    assert not script.stop_asked()
+    with pytest.raises(SystemExit) as ended:
+        script.pause(3)
+    assert ended.value.code == 0
+
+
+@pytest.mark.parametrize("name", ["LAUNCH", "DATASET"])
+def test_what_needs_a_run_names_the_variable(name):
+    with pytest.raises(UserError, match=f"HEADRACE_{name} is not set"):
+        script.loader("train") if name == "LAUNCH" else script.dataset("train")
+
+
+@pytest.mark.parametrize("ask", [script.dataset_folder, lambda: script.dataset("train")])
+def test_a_script_of_a_recipe_without_a_dataset_is_told_so(tmp_path, monkeypatch, ask):
+    launch = make_launch(tmp_path, run_folder=str(tmp_path), dataset="")
+    node = NodeReady(launch=launch, dataset="", fingerprint="")
+    recipe = make_recipe(
+        {"dataset": None, "train": {"function": {"_target_": "a.b"}}, "evaluate": None}
+    )
+    assert "HEADRACE_DATASET" not in script_environment(node, recipe)
+    monkeypatch.setenv("HEADRACE_LAUNCH", node.model_dump_json())
+    script._node.cache_clear()
+    with pytest.raises(UserError, match="The recipe has no 'dataset'") as caught:
+        ask()
+    script._node.cache_clear()
+    assert "dataset: {name: mine, source: /data/mine}" in caught.value.hint
+
+
+def test_there_are_loaders_of_two_splits():
+    with pytest.raises(UserError, match="no loader of the split 'test'") as caught:
+        script.loader("test")
+    assert "train, val" in caught.value.hint
+
+
+def test_a_checkpoint_that_was_not_written_to_its_end_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_CHECKPOINTS", str(tmp_path))
+
+    def write(text: str) -> None:
+        with script.saving("a.txt") as path:
+            path.write_text(text)
+            assert sorted(tmp_path.iterdir()) == [path]
+            assert int(text)
+
+    with pytest.raises(ValueError, match="half"):
+        write("half")
+    assert list(tmp_path.iterdir()) == []
+    write("17")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
