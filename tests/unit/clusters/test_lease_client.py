@@ -21,14 +21,12 @@ from headrace.clusters.lease_files import LeaseFiles, write_heartbeat
 from headrace.clusters.lease_records import (
     Ending,
     HostRecord,
-    PoolJobView,
-    PoolRecord,
     Waiting,
 )
 from headrace.clusters.lifetime import BY_SIGNAL
 from headrace.clusters.local import mark, marked
 from headrace.clusters.scheduler import make_keys
-from headrace.errors import LeaseError, UnknownNameError
+from headrace.errors import LeaseError
 from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.processes import zygote
@@ -80,21 +78,6 @@ def test_a_lease_without_a_job_waits_as_long_as_somebody_asks_for_it(tmp_path: P
     assert LeaseFiles.read(lease).wait().why == "site limit of 2 jobs"
     write_record(lease.waiting, Waiting(reason="site limit of 2 jobs", at=time.time() - 3600))
     assert LeaseFiles.read(lease).wait().why == ""
-    pool = PoolRecord(waits_for="Slurm job 7 is pending", starts_at=99.0)
-    write_record(lease.pool, pool)
-    assert LeaseFiles.read(lease).wait().why == pool.waits_for
-    node = PoolJobView(node="node-0", job_id="6", stage="busy", why="")
-    write_record(lease.pool, pool.model_copy(update={"jobs": (node,)}))
-    assert LeaseFiles.read(lease).wait().why == ""
-    assert LeaseFiles.read(lease).wait(for_more=True) == (pool.waits_for, 99.0)
-
-
-def test_an_old_heartbeat_is_a_loss(folder: LeaseFolder) -> None:
-    write_record(folder.host, HostRecord(process=ProcessIdentity.of()))
-    _beat_ago(folder, 60)
-    assert LeaseFiles.read(folder).state(20) is LeaseState.LOST
-    assert LeaseFiles.read(folder).state(120) is LeaseState.STARTING
-    assert "no heartbeat for 60 s" in LeaseFiles.read(folder).why_ended
 
 
 def test_a_host_here_is_not_lost_when_the_clock_is_set_or_the_machine_has_slept(
@@ -190,14 +173,6 @@ def test_the_queue_tells_why_a_lease_ended_that_nobody_asked_to(
     write_record(folder.closed, Ending(state=state, reason=reason))
     assert LeaseFiles.read(folder).ended_by_itself == (told == "preempted")
     assert LeaseFiles.read(folder).why_ended == told
-
-
-def test_a_lease_that_never_was(tmp_path: Path) -> None:
-    lease = SiteFolder(tmp_path).lease("demo-gpu-9")
-    assert LeaseFiles.read(lease).state(20) is LeaseState.LOST
-    assert "never started" in LeaseFiles.read(lease).why_ended
-    with pytest.raises(UnknownNameError, match="no lease 'demo-gpu-9'"):
-        lease_client.spec(lease)
 
 
 def test_a_lease_ended_before_it_was_started_is_never_started(tmp_path: Path) -> None:
