@@ -22,12 +22,7 @@ from headrace.status.step import in_words
 from headrace.steps import mailbox
 from headrace.steps.mailbox import DriverExit, Progress, StepResult, StepStatus
 from headrace_airflow import triggers
-from headrace_airflow.triggers import (
-    ProgressLines,
-    RoomTrigger,
-    StepTrigger,
-    WaitingTask,
-)
+from headrace_airflow.triggers import ProgressLines, RoomTrigger, StepTrigger, WaitingTask
 from support.factories import demo_info, step_spec, write_lease
 from support.ledger_rows import lease_row, run_row
 from support.written_files import recording

@@ -21,12 +21,7 @@ from headrace.steps import mailbox
 from headrace_airflow.airflow_api import STOPPED
 from support import job_processes
 from support.airflow_service import DAG_ID, AirflowService
-from support.held_training import (
-    HOLD_AT,
-    STOPPED_WITHIN_S,
-    HeldTraining,
-    standing_still,
-)
+from support.held_training import HOLD_AT, STOPPED_WITHIN_S, HeldTraining, standing_still
 from support.secret_sweep import check_only_in, digest_of, files_with
 from support.training import weights_here
 from support.waiting import wait_until

@@ -16,12 +16,7 @@ from headrace.states import FailureClass
 from headrace.steps.context import StepContext
 from headrace.steps.history import read_history
 from headrace.steps.run import failure_of
-from support.training import (
-    blob_step,
-    failure,
-    train_here,
-    write_blobs,
-)
+from support.training import blob_step, failure, train_here, write_blobs
 
 pytestmark = pytest.mark.slow
 

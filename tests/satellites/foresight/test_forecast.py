@@ -25,14 +25,7 @@ from headrace.steps.mailbox import Progress, StepStatus
 from headrace_airflow import eta_changes as module
 from headrace_airflow.eta_changes import ReportedEta, eta_changes
 from headrace_foresight import forecast
-from headrace_foresight.forecast import (
-    Forecast,
-    Running,
-    corrected,
-    duration_s,
-    durations,
-    eta,
-)
+from headrace_foresight.forecast import Forecast, Running, corrected, duration_s, durations, eta
 from support.command_line import headrace
 from support.runs import make_run, running
 

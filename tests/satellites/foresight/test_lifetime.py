@@ -11,13 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.clusters import lease_machines
-from headrace.clusters.lease_records import (
-    FLOOR_S,
-    HostRecord,
-    LeaseSpec,
-    PoolRecord,
-    Walltime,
-)
+from headrace.clusters.lease_records import FLOOR_S, HostRecord, LeaseSpec, PoolRecord, Walltime
 from headrace.execution.decisions import End, Memory, Wait, decide
 from headrace.execution.execute import previews
 from headrace.execution.step_attempts import _can_grow, conclude, observe

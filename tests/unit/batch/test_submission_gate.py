@@ -21,12 +21,7 @@ from headrace.batch.queue_state import (
     state_file,
 )
 from headrace.batch.slurm import Slurm, state_of
-from headrace.batch.submission_gate import (
-    BURST,
-    SubmissionGate,
-    take_token,
-    tokens_after,
-)
+from headrace.batch.submission_gate import BURST, SubmissionGate, take_token, tokens_after
 from headrace.errors import BatchError, JobRefusedError, QueueFullError, SubmitLimitError
 from headrace.files.atomic import write_record
 from headrace.recipe.batch import Batch

@@ -18,11 +18,7 @@ from filelock import FileLock
 from headrace.batch.job_records import JobView
 from headrace.clusters import lease_client, lease_machines, local_cluster
 from headrace.clusters.lease_files import LeaseFiles, write_heartbeat
-from headrace.clusters.lease_records import (
-    Ending,
-    HostRecord,
-    Waiting,
-)
+from headrace.clusters.lease_records import Ending, HostRecord, Waiting
 from headrace.clusters.lifetime import BY_SIGNAL
 from headrace.clusters.local import mark, marked
 from headrace.clusters.scheduler import make_keys

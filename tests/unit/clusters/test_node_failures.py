@@ -8,12 +8,7 @@ import pytest
 
 from headrace.batch.job_records import JobState
 from headrace.batch.slurm import parse_squeue
-from headrace.clusters.node_failures import (
-    AVOIDED_S,
-    MAX_AVOIDED,
-    Avoidance,
-    FailureTracker,
-)
+from headrace.clusters.node_failures import AVOIDED_S, MAX_AVOIDED, Avoidance, FailureTracker
 from headrace.clusters.pool_job import PoolJob, is_nodes_fault
 from headrace.clusters.pool_policy import MAX_FAILURES, STABLE_S
 from headrace.errors import JobRefusedError

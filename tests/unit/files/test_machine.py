@@ -18,12 +18,7 @@ import pytest
 from headrace.errors import StorageError, StorageFullError
 from headrace.files import machine as mounts
 from headrace.files.atomic import write_text
-from headrace.files.machine import (
-    file_system,
-    file_system_of,
-    network_file_system,
-    storage_error,
-)
+from headrace.files.machine import file_system, file_system_of, network_file_system, storage_error
 from support.small_disk import fill, read_only, small_disk
 
 MOUNTS = r"""/dev/vda1 / ext4 rw,relatime 0 0
