@@ -21,11 +21,11 @@ from headrace.informing import LeftOut
 from headrace.leases import end_leases
 from headrace.ledger.rows import RunRecord
 from headrace.runs import lifecycle, machine_records, provenance
-from headrace.runs.prediction import PredictedPart, Prediction
 from headrace.states import StepState
 from headrace_foresight.accounts import Foresight
 from support.bad_input import make_place
 from support.command_line import Ended
+from support.factories import prediction
 from support.training_code.breaking import broken
 
 FAULTS = ("raises", "hangs", "nonsense")
@@ -109,14 +109,7 @@ def _break(patch: pytest.MonkeyPatch, fault: str) -> None:
 
 def _after_a_forecast(part: Callable[..., Any]) -> Callable[..., Any]:
     """The broken part; it writes a forecast first, so that a time left can be asked for."""
-    steps = [
-        PredictedPart(name=name, seconds=9.0, spread=0.1, shared=0.1, num_known=1)
-        for name in _STEPS
-    ]
-    known = Prediction(
-        seconds=27.0, half_s=1.0, parts=tuple(steps), unknown=(), gpu_hours=0.0, num_bytes=None,
-        made_at=1.0,
-    )  # fmt: skip
+    known = prediction(dict.fromkeys(_STEPS, 9.0), half_s=1.0, seconds=27.0)
 
     def predict(*arguments: Any) -> Any:
         for folder in (Path(os.environ["HEADRACE_HOME"]) / "runs").iterdir():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from headrace.files.layout import LeaseFolder, RunFolder
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import BUILT_IN
 from headrace.recipe.site import Role
+from headrace.runs.prediction import PredictedPart, Prediction
 from headrace.steps.mailbox import StepSpec
 
 
@@ -96,6 +98,16 @@ def write_lease(
         write_record(folder.host, HostRecord(process=host))
         write_heartbeat(folder)
     return folder
+
+
+def prediction(seconds: Mapping[str, float], spread: float = 0.1, **changes: Any) -> Prediction:
+    """The forecast of a run from the expected seconds of its parts; 0 is a run on CPUs."""
+    parts = tuple(
+        PredictedPart(name=name, seconds=each, spread=spread, shared=0.0, num_known=3)
+        for name, each in seconds.items()
+    )
+    values = {"seconds": sum(seconds.values()), "unknown": (), "gpu_hours": 0.0, "made_at": 1.0}
+    return Prediction(**{"parts": parts, **values, **changes})
 
 
 def job_spec(**changes: Any) -> JobSpec:

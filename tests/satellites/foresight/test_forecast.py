@@ -17,7 +17,6 @@ from headrace.errors import UserError
 from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.lifecycle import finish_run
-from headrace.runs.prediction import PredictedPart, Prediction
 from headrace.runs.runs import Run
 from headrace.states import StepState
 from headrace.status.run_list import runs_page
@@ -27,6 +26,7 @@ from headrace_airflow.eta_changes import ReportedEta, eta_changes
 from headrace_foresight import forecast
 from headrace_foresight.forecast import Forecast, Running, corrected, duration_s, durations, eta
 from support.command_line import headrace
+from support.factories import prediction
 from support.runs import make_run, running
 
 
@@ -187,15 +187,7 @@ STEPS = ("pack", "stage", "train", "evaluate")
 def run(headrace_home) -> Run:
     """One that nothing of has begun; it was to take four hours."""
     run = make_run()
-    parts = tuple(
-        PredictedPart(name=name, seconds=HOUR_S, spread=1e-4, shared=0.0, num_known=3)
-        for name in STEPS
-    )
-    foreseen = Prediction(
-        seconds=4 * HOUR_S, half_s=60.0, parts=parts, unknown=(), gpu_hours=0.0, num_bytes=None,
-        made_at=0.0,
-    )  # fmt: skip
-    write_record(run.folder.prediction, foreseen)
+    write_record(run.folder.prediction, prediction(dict.fromkeys(STEPS, HOUR_S), 1e-4, half_s=60.0))
     return run
 
 
@@ -239,20 +231,7 @@ def test_short_runs_and_those_that_have_ended_are_left_alone(run):
     finish_run(run, StepState.SUCCEEDED)
     assert list(eta_changes()) == []
     short = make_run()
-    parts = tuple(
-        PredictedPart(name=name, seconds=10.0, spread=1e-4, shared=0.0, num_known=3)
-        for name in STEPS
-    )
-    foreseen = Prediction(
-        seconds=40.0,
-        half_s=1.0,
-        parts=parts,
-        unknown=(),
-        gpu_hours=0.0,
-        num_bytes=None,
-        made_at=0.0,
-    )
-    write_record(short.folder.prediction, foreseen)
+    write_record(short.folder.prediction, prediction(dict.fromkeys(STEPS, 10.0), 1e-4, half_s=1.0))
     told(short, 500.0)
     assert list(eta_changes()) == []
 
@@ -260,13 +239,8 @@ def test_short_runs_and_those_that_have_ended_are_left_alone(run):
 def test_what_was_foretold_gives_the_end_of_a_run_under_way(headrace_home):
     status = StepStatus(state=StepState.RUNNING, progress=Progress(done=1, total=2), elapsed_s=50)
     run = running("train", status)
-    parts = [
-        PredictedPart(name=name, seconds=100.0, spread=0.01, shared=0.0, num_known=9)
-        for name in ("train", "evaluate")
-    ]
-    values: dict[str, Any] = dict.fromkeys(("half_s", "gpu_hours", "num_bytes"))
-    prediction = Prediction(seconds=200.0, parts=tuple(parts), unknown=(), made_at=1.0, **values)
-    write_record(run.folder.prediction, prediction)
+    parts = {"train": 100.0, "evaluate": 100.0}
+    write_record(run.folder.prediction, prediction(parts, 0.01, gpu_hours=None))
     assert runs_page().rows[0].eta_s == pytest.approx(150.0, rel=0.1)
 
 

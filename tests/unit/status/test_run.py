@@ -19,7 +19,7 @@ from headrace.files.atomic import write_record
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.unix_accounts import account
-from headrace.runs.prediction import PredictedPart, Prediction
+from headrace.runs.prediction import Prediction
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.status.cost import cost_page
 from headrace.status.dataset import datasets_page
@@ -28,6 +28,7 @@ from headrace.status.run_list import runs_page
 from headrace.status.run_page import run_page
 from headrace.steps.mailbox import Progress, StepStatus
 from headrace.suites.records import SuiteSummary
+from support.factories import prediction
 from support.ledger_rows import attempt_row, lease_row, machine_row, run_row
 from support.runs import attempt_row_of, ended_owner, lease_on_disk, make_run, running
 from support.suite_journal import make_suite
@@ -181,17 +182,7 @@ def test_why_a_run_failed(state: StepState, last: StepState, is_told: bool) -> N
 
 
 def foretold(folder: Path, **parts: float) -> None:
-    write_record(
-        RunFolder(folder).prediction,
-        Prediction(
-            seconds=sum(parts.values()), half_s=5.0, unknown=(), gpu_hours=0.0, num_bytes=None,
-            made_at=1.0,
-            parts=tuple(
-                PredictedPart(name=name, seconds=seconds, spread=0.1, shared=0.1, num_known=1)
-                for name, seconds in parts.items()
-            ),
-        ),
-    )  # fmt: skip
+    write_record(RunFolder(folder).prediction, prediction(parts, half_s=5.0))
 
 
 @pytest.fixture
@@ -230,11 +221,7 @@ def test_a_run_without_a_prediction_is_not_there(run: Path):
 
 
 def test_a_run_of_which_nothing_was_known_is_not_there(run: Path):
-    unknown = Prediction(
-        seconds=None, half_s=None, parts=(), unknown=("pack",), gpu_hours=None, num_bytes=None,
-        made_at=1.0,
-    )  # fmt: skip
-    write_record(RunFolder(run).prediction, unknown)
+    write_record(RunFolder(run).prediction, Prediction(unknown=("pack",)))
     assert cost_page().foretold == ()
 
 
