@@ -243,7 +243,7 @@ class LedgerContract:
             ledger.add_run(run_row("run-1", key="other"))
 
     @pytest.mark.parametrize(
-        ("ask", "told"),
+        ("ask", "words"),
         [
             (lambda ledger: ledger.run("run-2"), "Did you mean 'run-1'"),
             (lambda ledger: ledger.finish_run("none", StepState.FAILED, 1.0), "none"),
@@ -256,8 +256,8 @@ class LedgerContract:
             ),
         ],
     )
-    def test_what_is_unknown_is_named(self, with_lease: Ledger, ask: Any, told: str):
-        with pytest.raises(UnknownNameError, match=told):
+    def test_what_is_unknown_is_named(self, with_lease: Ledger, ask: Any, words: str):
+        with pytest.raises(UnknownNameError, match=words):
             ask(with_lease)
         assert with_lease.run_by_key("none") is None
 
@@ -688,8 +688,8 @@ class LedgerContract:
     def test_an_attempt_that_has_ended_stays_as_it_is(self, with_lease: Ledger, later: StepState):
         with_lease.add_attempt(attempt_row())
         failed = {"state": StepState.FAILED, "failure_class": FailureClass.USER_ERROR}
-        told = {"message": "The model raised", "finished_at": 5.0, "outputs": {"epochs": 2}}
-        ended = with_lease.set_attempt("run-1", "train", 1, **failed, **told)
+        details = {"message": "The model raised", "finished_at": 5.0, "outputs": {"epochs": 2}}
+        ended = with_lease.set_attempt("run-1", "train", 1, **failed, **details)
         stands = with_lease.set_attempt("run-1", "train", 1, state=later, message="later")
         assert stands == ended
         assert stands.failure_class is FailureClass.USER_ERROR

@@ -113,7 +113,7 @@ _STORE = {"instance_types": ["m5.large", "m5d.large"], "instance_store": "/mnt/n
 
 
 @pytest.mark.parametrize(
-    ("options", "changes", "grade", "told"),
+    ("options", "changes", "grade", "expected"),
     [
         ({"instance_types": ["m5.nope"]}, {}, "fail", {"m5.nope": "do not exist"}),
         ({"instance_types": ["m6g.large"]}, {}, "fail", {"m6g.large": "the image is for x86_64"}),
@@ -134,15 +134,15 @@ _STORE = {"instance_types": ["m5.large", "m5d.large"], "instance_store": "/mnt/n
 )  # fmt: skip
 def test_what_is_wrong_with_a_role_is_found(
     ec2_sim: Ec2Sim, options: dict[str, Any], changes: dict[str, Any], grade: str,
-    told: dict[str, str],
+    expected: dict[str, str],
 ):  # fmt: skip
     """pains 22: also what would be paid for and not used: GPUs, volumes that stay."""
     found = list(Ec2(ec2_sim.options(**options)).check(job_spec(time_limit_s=600.0, **changes)))
-    for subject, words in told.items():
+    for subject, words in expected.items():
         seen = [each.seen for each in found if (each.subject, each.grade) == (subject, grade)]
         assert [words in each for each in seen] == [True]
     if grade == "fail":
-        assert {each.subject for each in found if each.grade is Grade.FAIL} == told.keys()
+        assert {each.subject for each in found if each.grade is Grade.FAIL} == expected.keys()
 
 
 _STANDARD, _GPUS, _SPOT_STANDARD, _SPOT_GPUS = QUOTAS
