@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 from botocore.loaders import JSONFileLoader
 
-from headrace.batch.job_records import JobSpec, JobState, JobStatus
-from headrace.batch.queue_state import JobRecord, final_status
+from headrace.batch.job_records import JobSpec, JobState
 from headrace.batch.submission_gate import BURST, SubmissionGate
 from headrace.batch.system import BatchSystem
 from headrace.errors import (
@@ -72,7 +71,7 @@ def test_what_fails_before_the_work_is_told_in_its_log_or_by_the_console(
     ec2_sim: Ec2Sim, job: Jobs, tmp_path: Path, prologue: tuple[str, ...], log: str, reason: str
 ):
     system = Ec2(ec2_sim.options())
-    ended = _end(system, system.submit(job(prologue=prologue, log=str(tmp_path / log))))
+    ended = end_of(system, system.submit(job(prologue=prologue, log=str(tmp_path / log))))
     assert (ended.state, ended.reason) == (JobState.FAILED, reason)
     assert log != "log" or (tmp_path / "log").read_text() == "no such module\n"
 
@@ -82,7 +81,7 @@ def test_a_full_shared_folder_is_suspected(ec2_sim: Ec2Sim, job: Jobs, tmp_path:
     system = Ec2(ec2_sim.options())
     with small_disk(tmp_path / "shared", "64k") as shared:
         fill(shared)
-        ended = _end(system, system.submit(job(log=str(shared / "log"))))
+        ended = end_of(system, system.submit(job(log=str(shared / "log"))))
     assert ended.state is JobState.FAILED
     assert ended.reason == "it could not write how it ended: is the shared folder full?"
 
@@ -93,7 +92,7 @@ def test_an_instance_ends_when_the_host_gives_no_sign(ec2_sim: Ec2Sim, job: Jobs
     (tmp_path / "heartbeat").write_text("1")
     deaf = ("sh", "-c", "trap '' TERM; sleep 600")
     watched = job(command=deaf, heartbeat=str(tmp_path / "heartbeat"), silence_s=1.0)
-    ended = _end(system, system.submit(watched))
+    ended = end_of(system, system.submit(watched))
     assert (ended.state, ended.reason) == (
         JobState.FAILED, "the lease's host gave no sign for 1 s")  # fmt: skip
 
@@ -123,7 +122,7 @@ def test_what_ec2_tells_a_spot_instance_is_passed_on_to_the_lease(
     assert (seen.state, seen.is_taken) == (JobState.RUNNING, True)
     assert f"{instance.id} is taken away: {why}" in seen.reason
     stop.touch()
-    ended = _end(system, name)
+    ended = end_of(system, name)
     assert ended.state is JobState.PREEMPTED
     assert ended.reason.startswith(f"taken away: {why}")
 
@@ -133,7 +132,7 @@ def test_an_instance_ends_when_its_time_is_over_whatever_hangs(ec2_sim: Ec2Sim, 
     ec2_sim.minute_s = 0.5
     system = Ec2(ec2_sim.options())
     name = system.submit(job(time_limit_s=60.0, prologue=("trap '' TERM; sleep 600",)))
-    assert _end(system, name).state is JobState.FAILED
+    assert end_of(system, name).state is JobState.FAILED
     assert ec2_sim.alive() == []
 
 
@@ -168,7 +167,7 @@ def test_an_instance_that_never_came_is_asked_for_elsewhere(ec2_sim: Ec2Sim, job
     assert system.poll([name])[name].state is JobState.PREEMPTED
     again = system.submit(job())
     assert ec2_sim.requests[-1]["instance_type"] == "m5.large"
-    _end(system, again)
+    end_of(system, again)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +264,7 @@ def test_a_gang_has_ended_when_all_of_it_has(ec2_sim: Ec2Sim, job: Jobs):
     assert seen.state is JobState.RUNNING
     assert f"{second.id} has ended: Server.SpotInstanceTermination" in seen.reason
     system.cancel([name])
-    ended = _end(system, name)
+    ended = end_of(system, name)
     assert ended.state is JobState.PREEMPTED
     assert ended.nodes == (first.id, second.id)
 
@@ -373,13 +372,6 @@ def test_the_newest_image_of_a_pattern_is_taken(ec2_sim: Ec2Sim, job: Jobs):
     nobody = Ec2(ec2_sim.options(image="nobody-made-this-*"))
     with pytest.raises(JobRefusedError, match=r"no image 'nobody-made-this-\*' of owner 'self'"):
         nobody.submit(job())
-
-
-def _end(system: Ec2, job_id: str) -> JobStatus:
-    record = JobRecord(job_id=job_id, name="", submitted_at=0.0)
-    ended = final_status(system, record, _LONG_S)
-    assert ended is not None, f"job {job_id} has not ended"
-    return ended
 
 
 class TestEc2(BatchContract):
