@@ -141,6 +141,7 @@ def test_what_is_wrong_with_a_role_is_found(
     for subject, words in expected.items():
         seen = [each.seen for each in found if (each.subject, each.grade) == (subject, grade)]
         assert [words in each for each in seen] == [True]
+        assert words == "" or [each.subject for each in found if words in each.seen] == [subject]
     if grade == "fail":
         assert {each.subject for each in found if each.grade is Grade.FAIL} == expected.keys()
 
