@@ -109,7 +109,7 @@ def _break(patch: pytest.MonkeyPatch, fault: str) -> None:
 
 def _after_a_forecast(part: Callable[..., Any]) -> Callable[..., Any]:
     """The broken part; it writes a forecast first, so that a time left can be asked for."""
-    known = prediction(dict.fromkeys(_STEPS, 9.0), half_s=1.0, seconds=27.0)
+    known = prediction(dict.fromkeys(_STEPS, 9.0), half_s=1.0)
 
     def predict(*arguments: Any) -> Any:
         for folder in (Path(os.environ["HEADRACE_HOME"]) / "runs").iterdir():
