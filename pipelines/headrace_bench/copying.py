@@ -13,13 +13,7 @@ _PIECE_BYTES = 2**20
 
 def list_files(folder: Path) -> list[str]:
     """Return the paths of all files below a folder, sorted."""
-    found: list[str] = []
-    waiting = [str(folder)]
-    while waiting:
-        with os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                (waiting if entry.is_dir() else found).append(entry.path)
-    return sorted(found)
+    return sorted(os.path.join(root, name) for root, _, names in os.walk(folder) for name in names)
 
 
 def concatenate(files: Sequence[str], target: str) -> int:

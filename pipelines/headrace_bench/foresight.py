@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from headrace.cli.console import JsonOption, duration, open_console, tidy_end
+from headrace.cli.console import JsonOption, duration, open_console, plain_table, tidy_end
 from headrace.cli.watching import telling
 from headrace.examples.digits import export_digits
 from headrace.files.atomic import read_record
@@ -88,9 +87,7 @@ def foresight(
 
     Examples:
         headrace bench foresight
-
         headrace bench foresight --epochs 5,20,10 --suites 0
-
         headrace bench foresight audio.yaml vqa.yaml --epochs 1,4,2,3 --batches 32,16 --suites 0
     """
     load = machine.load()
@@ -110,7 +107,8 @@ def foresight(
         runs = [{**each.model_dump(), "error": each.error} for each in found]
         typer.echo(json.dumps({"runs": runs, "load": load, "machine": host.model_dump()}, indent=1))
         return
-    open_console().print(_table(found))
+    titles = ("", "predicted", "took", "off", "of its parts")
+    open_console().print(plain_table(*titles, rows=map(_row, found)))
     for line in (in_words(found, "one", (1,)), in_words(found, "three or more", range(3, 1000))):
         typer.echo(line)
     typer.echo(f"{host.cpu}, {host.num_cores} cores; load {load:.2f} before")
@@ -178,15 +176,10 @@ def _newest(home: Path, what: str, num_known: int) -> Foretold:
     )
 
 
-def _table(found: list[Foretold]) -> Table:
-    table = Table("", box=None, pad_edge=False)
-    for title in ("predicted", "took", "off", "of its parts"):
-        table.add_column(title)
-    for each in found:
-        said, error = "nothing was known", ""
-        if each.predicted_s is not None and each.half_s is not None and each.error is not None:
-            said = f"{duration(each.predicted_s)} ± {duration(each.half_s)}"
-            error = f"{each.error:+.0%}"
-        parts = ", ".join(f"{name} {a:.1f}:{b:.1f}" for name, (a, b) in each.parts.items())
-        table.add_row(each.what, said, duration(each.took_s), error, parts)
-    return table
+def _row(each: Foretold) -> Iterator[str]:
+    said, error = "nothing was known", ""
+    if each.predicted_s is not None and each.half_s is not None and each.error is not None:
+        said = f"{duration(each.predicted_s)} ± {duration(each.half_s)}"
+        error = f"{each.error:+.0%}"
+    yield from (each.what, said, duration(each.took_s), error)
+    yield ", ".join(f"{name} {a:.1f}:{b:.1f}" for name, (a, b) in each.parts.items())

@@ -20,10 +20,11 @@ from rich.table import Table
 
 from headrace.cli.console import open_console, tidy_end
 from headrace.cli.watching import telling
-from headrace.clusters import lease_client
 from headrace.clusters.gpus import visible_gpus
+from headrace.clusters.lease_folders import reap
 from headrace.errors import UserError, shortened
 from headrace.files.atomic import read_record, write_record
+from headrace.files.layout import SiteFolder
 from headrace.processes.children import Child, ChildEnd, ChildGroup
 from headrace.processes.identity import begin_child
 from headrace.processes.working_folder import python_module
@@ -100,7 +101,6 @@ def gpu(
 
     Examples:
         headrace bench gpu
-
         headrace bench gpu --only fsdp2,resume --output /tmp/check.json
     """
     parts = known_parts(only)
@@ -199,7 +199,7 @@ def run_part(part: GpuPart, folder: Path, limit_s: float) -> tuple[GpuRow, ...]:
         with ChildGroup((child,), grace_s=_GRACE_S) as group:
             (end,) = group.supervise(lambda: time.monotonic() < ends_at)
     finally:
-        _end_leases(folder)
+        reap(SiteFolder(folder))  # of a part that was killed
     left = read_record(folder / _ROWS, PartRows) or PartRows()
     problem = left.problem or _problem(end, limit_s)
     if not problem and not left.rows:
@@ -238,15 +238,6 @@ def _last_line(end: ChildEnd) -> str:
 
 def _failed(part: GpuPart, problem: str) -> GpuRow:
     return failed(part.name, " ".join(problem.split()))
-
-
-def _end_leases(folder: Path) -> None:
-    """End the lease of a part that was killed; a part that ended well has no open lease."""
-    from headrace_bench.train import lease_of  # torch takes two seconds
-
-    lease = lease_of(folder)
-    if lease.path.exists():
-        lease_client.end(lease, grace_s=_GRACE_S)
 
 
 def show(report: GpuReport, console: Console) -> None:

@@ -15,12 +15,10 @@ from headrace.errors import NotFiniteLossError
 from headrace.training.checkpoint_writer import HostCopy
 from headrace.training.history_writer import RankUsage, Usage
 from headrace.training.trainer import LossGuard
-from headrace_bench.gpu_rows import GpuRow, confirmed, failed, skipped
+from headrace_bench.gpu_rows import GpuRow, Rows, confirmed, failed, skipped
 from headrace_bench.read import loader_epoch
 from headrace_bench.samples import SampleShape, random_samples
 from headrace_bench.shards import write_dataset
-
-Rows = tuple[GpuRow, ...]
 
 _BUSY, _BUSY_WITHIN_S, _PRODUCTS = 0.9, 20.0, 1500
 _QUERY = "uuid,utilization.gpu,memory.used,memory.total,power.draw"

@@ -17,8 +17,7 @@ from headrace.files.locks import locked
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import parse
 from headrace.recipe.site import Site
-from headrace_bench.gpu_data import Rows
-from headrace_bench.gpu_rows import confirmed
+from headrace_bench.gpu_rows import Rows, confirmed
 from headrace_bench.gpu_trainings import num_ranks
 from headrace_bench.machine import num_cores
 from headrace_bench.suite import made_home, sweep_s

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
-from headrace_bench.gpu_data import Rows, the_device
-from headrace_bench.gpu_rows import GpuRow, confirmed, skipped
+from headrace_bench.gpu_data import the_device
+from headrace_bench.gpu_rows import GpuRow, Rows, confirmed, skipped
 
 _RANKS, _BATCH, _STEPS = 2, 16, 4
 _TOLERANCE = 1e-6

@@ -29,10 +29,14 @@ class GpuRow(Figures):
     """Least or greatest allowed `figure`; null without a goal."""
 
 
+Rows = tuple[GpuRow, ...]
+"""Results of a part, one or several."""
+
+
 class PartRows(Figures):
     """Results of a part."""
 
-    rows: tuple[GpuRow, ...] = ()
+    rows: Rows = ()
     problem: str = ""
     """The error it raised; empty if it has ended well."""
 
@@ -46,7 +50,7 @@ class GpuReport(Figures):
     machine: BenchMachine
     gpus: tuple[str, ...]
     """Names and driver of the GPUs, from `nvidia-smi`."""
-    rows: tuple[GpuRow, ...]
+    rows: Rows
     seconds: float
 
     @computed_field  # type: ignore[prop-decorator]

@@ -15,7 +15,7 @@ from headrace.files.layout import LeaseFolder
 from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
-from headrace_bench.gpu_rows import GpuRow, confirmed, judged, skipped
+from headrace_bench.gpu_rows import GpuRow, Rows, confirmed, judged, skipped
 from headrace_bench.observed_model import SIDE, Observed, observed
 from headrace_bench.samples import SampleShape, random_samples
 from headrace_bench.shards import write_dataset
@@ -27,8 +27,6 @@ from headrace_bench.train import (
     train_once,
     train_tables,
 )
-
-Rows = tuple[GpuRow, ...]
 
 _BATCH, _STEPS = 64, 12
 _CHECKPOINT_STEPS, _DIES_AFTER = 3, 8
@@ -141,31 +139,17 @@ def speed(folder: Path) -> Rows:
     share, begun = rate.of_limit["headrace"], first["headrace"] / first["torchrun"]
     samples_per_s = rate.rows[1].samples_per_s or 0.0
     what = f"{options.side} px, batch {options.batch_size}, {ranks} ranks"
+    took = f"{first['headrace']:.1f} s, {begun:.2f} of torchrun's {first['torchrun']:.1f} s"
+    share_words = f"{share:.3f}: ResNet-50, {samples_per_s:,.0f} samples/s at {what}"
+    used_words = f"{used:.3f} of the time after the warm-up without a wait for batches"
+    waited_s = steadiest.start_wait_s
+    waited = f"{waited_s:.2f} s for the batches of the warm-up"
+    least, used_goal, most = (SHARE_GOAL, UTILISATION_GOAL, START_GOAL) if on_gpu else (None,) * 3
     return (
-        judged(
-            "plain-loop-share",
-            share,
-            f"{share:.3f}: ResNet-50, {samples_per_s:,.0f} samples/s at {what}",
-            at_least=SHARE_GOAL if on_gpu else None,
-        ),
-        judged(
-            "utilisation",
-            used,
-            f"{used:.3f} of the time after the warm-up without a wait for batches",
-            at_least=UTILISATION_GOAL if on_gpu else None,
-        ),
-        judged(
-            "wait-at-start",
-            steadiest.start_wait_s,
-            f"{steadiest.start_wait_s:.2f} s for the batches of the warm-up",
-            unit="s",
-        ),
-        judged(
-            "first-step",
-            begun,
-            f"{first['headrace']:.1f} s, {begun:.2f} of torchrun's {first['torchrun']:.1f} s",
-            at_most=START_GOAL if on_gpu else None,
-        ),
+        judged("plain-loop-share", share, share_words, at_least=least),
+        judged("utilisation", used, used_words, at_least=used_goal),
+        judged("wait-at-start", waited_s, waited, unit="s"),
+        judged("first-step", begun, took, at_most=most),
     )
 
 

@@ -10,13 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace_bench import machine
-from headrace_bench.peers.peer import MODULES, Loader, load
+from headrace_bench.peers import Loader
 from headrace_bench.records import BenchReport, BenchRow, BenchTable
-
-
-def all_peers() -> tuple[Loader, ...]:
-    """Return every peer, also those that are not installed."""
-    return tuple(load(name) for name in MODULES)
 
 
 def run(

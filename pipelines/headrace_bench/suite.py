@@ -1,8 +1,7 @@
-"""The overhead of a trial: trivial trials, by a suite and by Ray Tune."""
+"""The overhead of a trial: trivial trials of a suite."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -14,9 +13,8 @@ from typing import Annotated
 
 import typer
 import yaml
-from rich.table import Table
 
-from headrace.cli.console import JsonOption, open_console, tidy_end
+from headrace.cli.console import JsonOption, open_console, tell_json, tidy_end
 from headrace.cli.watching import telling
 from headrace.errors import StepError
 from headrace.examples.digits import export_digits
@@ -27,21 +25,6 @@ _CODE = "def square(x):\n    return {'loss': float(x) ** 2}\n"
 
 HEADRACE = (sys.executable, "-c", "from headrace.cli.app import main; main()")
 
-_RAY = """
-import json, sys, time
-import ray
-from ray import tune
-trials, workers, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False)
-began = time.perf_counter()
-tune.Tuner(
-    lambda config: {"loss": float(config["x"]) ** 2},
-    param_space={"x": tune.grid_search(list(range(trials)))},
-    run_config=tune.RunConfig(storage_path=folder, verbose=0),
-).fit()
-print(json.dumps({"seconds": time.perf_counter() - began, "version": ray.__version__}))
-"""
-
 
 def suite(
     trials: Annotated[int, typer.Option(min=2, help="Trivial trials.")] = 200,
@@ -49,44 +32,26 @@ def suite(
         int | None,
         typer.Option(min=1, help="Workers with one trial at a time each; default: one per core."),
     ] = None,
-    ray_python: Annotated[
-        Path | None,
-        typer.Option("--peers", help="A Python with ray[tune], to run the same trials."),
-    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure seconds per trial without work: from the first start to the last end.
 
-    The start of the lease, or of Ray, is not counted.
+    The start of the lease is not counted.
 
     Examples:
         headrace bench suite
-
-        headrace bench suite --trials 1000 --peers ~/ray/bin/python
+        headrace bench suite --trials 1000 --workers 2
     """
     load, workers = machine.load(), workers or machine.num_cores()
-    seconds: dict[str, float] = {}
-    versions: dict[str, str] = {}
     with made_home() as folder, tidy_end(), telling(open_console(stderr=True)) as tick:
-        if ray_python is not None:
-            _by(ray_python, Path(folder), "import ray.tune")
-        tick("headrace")
-        seconds["headrace"] = sweep_s(Path(folder), trials, workers) / trials
-        if ray_python is not None:
-            tick("Ray Tune")
-            took_s, versions["ray"] = _ray(ray_python, Path(folder), trials, workers)
-            seconds["Ray Tune"] = took_s / trials
+        tick("trials")
+        each_s = sweep_s(Path(folder), trials, workers) / trials
     host = machine.machine()
     if as_json:
-        shown = {"trials": trials, "workers": workers, "seconds_per_trial": seconds, "load": load}
-        typer.echo(json.dumps({**shown, **versions, "machine": host.model_dump()}, indent=1))
+        shown = {"trials": trials, "workers": workers, "seconds_per_trial": each_s, "load": load}
+        tell_json({**shown, "machine": host})
         return
-    table = Table("", title=f"{trials} trials on {workers} workers", title_justify="left")
-    table.add_column("s a trial", justify="right")
-    table.add_column("of headrace", justify="right")
-    for name, each_s in seconds.items():
-        table.add_row(name, f"{each_s:.3f}", f"{each_s / seconds['headrace']:.2f}")
-    open_console().print(table)
+    typer.echo(f"{each_s:.3f} s a trial: {trials} trials on {workers} workers")
     typer.echo(f"{host.cpu}, {host.num_cores} cores; load {load:.2f} before")
 
 
@@ -136,18 +101,6 @@ def sweep_s(
 def made_home() -> tempfile.TemporaryDirectory[str]:
     """Return a home for commands, which is removed at the end of a block."""
     return tempfile.TemporaryDirectory(prefix="headrace-bench-", ignore_cleanup_errors=True)
-
-
-def _ray(python: Path, folder: Path, trials: int, workers: int) -> tuple[float, str]:
-    """Return the seconds that Ray takes, and its version."""
-    answer = json.loads(_by(python, folder, _RAY, str(trials), str(workers), str(folder / "ray")))
-    return float(answer["seconds"]), str(answer["version"])
-
-
-def _by(python: Path, folder: Path, *code: str) -> str:
-    program = str(python.expanduser().absolute())  # unresolved: a link in a venv
-    hint = "A peer needs: pip install 'ray[tune]', in a separate Python."
-    return last_line(program, [program, "-c", *code], folder, hint=hint)
 
 
 def last_line(

@@ -22,7 +22,6 @@ from headrace.errors import LeaseError, StepError, UserError
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.leases.run_leases import PRELOAD
-from headrace.processes.identity import ProcessIdentity
 from headrace.processes.working_folder import python_module
 from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe
@@ -32,7 +31,7 @@ from headrace.steps import mailbox
 from headrace.steps.mailbox import StepSpec
 from headrace_bench.contest import Tick
 from headrace_bench.machine import num_cores
-from headrace_bench.records import BenchRow, BenchTable, Kind, Lap
+from headrace_bench.records import BenchRow, BenchTable, Lap
 from headrace_bench.samples import SampleShape, random_samples
 from headrace_bench.shards import write_dataset
 from headrace_bench.timed_model import WARM_UP
@@ -179,19 +178,11 @@ def train_tables(
 def _rows(
     found: dict[str, list[TrainTimes]], lap: Callable[[TrainTimes], Lap]
 ) -> tuple[BenchRow, ...]:
-    kinds: dict[str, tuple[Kind, str]] = {
-        "torchrun": ("limit", "plain DDP loop, samples in memory"),
-        "headrace": ("headrace", "a train step, samples from shards"),
-    }
+    plain = BenchRow(name="torchrun", kind="limit", settings="plain DDP loop, samples in memory")
+    ours = BenchRow(name="headrace", kind="headrace", settings="a train step, samples from shards")
     return tuple(
-        BenchRow(
-            name=name,
-            kind=kinds[name][0],
-            is_yardstick=True,
-            settings=kinds[name][1],
-            laps=tuple(map(lap, times)),
-        )
-        for name, times in found.items()
+        row.model_copy(update={"is_yardstick": True, "laps": tuple(map(lap, found[row.name]))})
+        for row in (plain, ours)
     )
 
 
@@ -249,8 +240,8 @@ def train_once(lease: LeaseFolder, site: Site, recipe: Recipe, run_id: str) -> d
     )
     step = mailbox.submit(lease, spec)
     while (result := mailbox.outcome(step)) is None:
-        if not LeaseFiles.read(lease).state(_LOST_AFTER_S).is_active:
-            raise LeaseError("The lease has ended", LeaseFiles.read(lease).why_ended)
+        if not (files := LeaseFiles.read(lease)).state().is_active:
+            raise LeaseError("The lease has ended", files.why_ended)
         time.sleep(_POLL_S)
     if result.failure is not None:
         raise StepError("The train step failed", result.failure.message)
@@ -297,31 +288,18 @@ def bench_site(folder: Path, ranks: int, threads: int) -> Site:
     return parse(Site, content, "the benchmark")
 
 
-def lease_of(site_folder: Path) -> LeaseFolder:
-    """Return the folder of the only lease of a `bench_site`, which may not be open yet."""
-    return SiteFolder(site_folder).lease("bench")
-
-
 @contextmanager
 def open_lease(site: Site) -> Iterator[LeaseFolder]:
     """Open a lease of this machine, which ends with the block, or with this process."""
-    folder = lease_of(Path(site.folder))
-    spec = LeaseSpec(
-        lease_id="bench",
-        key="bench/gpu",
-        run_id="bench",
-        role_name="gpu",
-        role=site.roles["gpu"],
-        lost_after_s=_LOST_AFTER_S,
-        owner=ProcessIdentity.of(),
-        preload=PRELOAD,
-    )
+    folder = SiteFolder(Path(site.folder)).lease("bench")
+    spec = LeaseSpec.of_this_process(folder, site, "gpu", site.roles["gpu"])
+    patient = {"preload": PRELOAD, "lost_after_s": _LOST_AFTER_S}
     try:
-        lease_client.start(folder, spec)
-        while (state := LeaseFiles.read(folder).state(_LOST_AFTER_S)) is LeaseState.STARTING:
+        lease_client.start(folder, spec.model_copy(update=patient))
+        while (files := LeaseFiles.read(folder)).state() is LeaseState.STARTING:
             time.sleep(_POLL_S)
-        if state is not LeaseState.READY:
-            raise LeaseError("No lease could be opened", LeaseFiles.read(folder).why_ended)
+        if files.state() is not LeaseState.READY:
+            raise LeaseError("No lease could be opened", files.why_ended)
         yield folder
     finally:
         lease_client.end(folder)

@@ -36,7 +36,7 @@ BUDGETS = {
     "headrace/suites": 4493,
     "headrace/training": 5513,
     "headrace_airflow": 2477,
-    "headrace_bench": 5531,
+    "headrace_bench": 4916,
     "headrace_ec2": 1979,
     "headrace_foresight": 3636,
     "headrace_pages": 1760,
