@@ -18,11 +18,11 @@ from headrace.errors import UserError
 from headrace_bench import foresight, gpu_check, suite
 from headrace_bench.contest import BenchOptions, Tick
 from headrace_bench.machine import num_cores
+from headrace_bench.workspace import in_memory
 
 if TYPE_CHECKING:
     from headrace_bench.records import BenchTable
 
-_MEMORY = Path("/dev/shm")
 _MIB = 2**20
 _MOST = 16
 """Cores for which the data grow: more would need too much memory."""
@@ -248,9 +248,7 @@ def _bytes(text: str) -> int:
 
 
 def _folder(folder: Path | None) -> Path:
-    if folder is not None:
-        return folder.expanduser().absolute()
-    return _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
+    return in_memory() if folder is None else folder.expanduser().absolute()
 
 
 app = typer.Typer(

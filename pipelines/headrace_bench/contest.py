@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace_bench.copying import empty
 from headrace_bench.records import BenchRow, Kind, Lap
 
 if TYPE_CHECKING:  # it imports torch
@@ -22,7 +21,8 @@ Tick = Callable[[str], None]
 def for_each(sizes: Sequence[int], tick: Tick) -> Iterator[tuple[int, Tick]]:
     """Yield sizes of samples, each with a tick that also names the size."""
     for number, size in enumerate(sizes, 1):
-        yield size, _titled(tick, f"samples of {size:,} bytes ({number} of {len(sizes)})")
+        title = f"samples of {size:,} bytes ({number} of {len(sizes)})"
+        yield size, lambda text, title=title: tick(f"{title}: {text}")  # type: ignore[misc]
 
 
 FAULTS = (
@@ -91,7 +91,8 @@ class Measured:
         """Return a variant, whose results are checked in the warm-up; `name` as of `variant`."""
 
         def lap(is_warm_up: bool) -> Lap:
-            empty(self.target)
+            shutil.rmtree(self.target, ignore_errors=True)
+            self.target.mkdir(parents=True)
             began = time.perf_counter()
             work(self.target)
             seconds = time.perf_counter() - began
@@ -136,10 +137,6 @@ def compete(variants: Sequence[Variant], rounds: int, tick: Tick) -> tuple[Bench
                 if number and variant.kind == "peer" and time.perf_counter() - began > SLOW_S:
                     slow.add(variant.name)
     return tuple(_row(each, laps[each.name], problems.get(each.name, "")) for each in variants)
-
-
-def _titled(tick: Tick, title: str) -> Tick:
-    return lambda text: tick(f"{title}: {text}")
 
 
 def failure(error: BaseException) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -57,9 +56,3 @@ def sendfile(source: Path, target: Path) -> None:
             if sent == 0:
                 raise OSError(f"{source} became shorter while it was copied")
             position += sent
-
-
-def empty(folder: Path) -> None:
-    """Make a folder, or empty an existing one."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)

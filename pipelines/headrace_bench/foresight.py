@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import computed_field
 
-from headrace.cli.console import JsonOption, duration, open_console, plain_table, tidy_end
+from headrace.cli.console import (
+    JsonOption,
+    duration,
+    open_console,
+    plain_table,
+    tell_json,
+    tidy_end,
+)
 from headrace.cli.watching import telling
 from headrace.examples.digits import export_digits
 from headrace.files.atomic import read_record
@@ -49,6 +57,7 @@ class Foretold(Record):
     parts: dict[str, tuple[float, float]]
     """Predicted and actual seconds of each step, and of the time between steps."""
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def error(self) -> float | None:
         """Relative error of the prediction; positive if it was too long."""
@@ -92,9 +101,9 @@ def foresight(
     """
     load = machine.load()
     jobs = [
-        _run(recipe, index, each, batches.split(","))
+        _run(recipe, each, batch)
         for recipe in recipes or ["digits"]
-        for index, each in enumerate(epochs.split(","))
+        for each, batch in zip(epochs.split(","), cycle(batches.split(",")), strict=False)
     ]
     jobs += [
         _Job(words=("sweep", "digits", *words.split()), what=f"suite {words}", kind="suite")
@@ -104,8 +113,7 @@ def foresight(
         found = list(_measured(Path(folder), jobs, tick))
     host = machine.machine()
     if as_json:
-        runs = [{**each.model_dump(), "error": each.error} for each in found]
-        typer.echo(json.dumps({"runs": runs, "load": load, "machine": host.model_dump()}, indent=1))
+        tell_json({"runs": found, "load": load, "machine": host})
         return
     titles = ("", "predicted", "took", "off", "of its parts")
     open_console().print(plain_table(*titles, rows=map(_row, found)))
@@ -114,8 +122,7 @@ def foresight(
     typer.echo(f"{host.cpu}, {host.num_cores} cores; load {load:.2f} before")
 
 
-def _run(recipe: str, index: int, epochs: str, batches: Sequence[str]) -> _Job:
-    batch = batches[index % len(batches)]
+def _run(recipe: str, epochs: str, batch: str) -> _Job:
     changes = [f"trainer.max_epochs={epochs}"]
     changes += [f"data.global_batch_size={batch}"] if batch else []
     file = Path(recipe).absolute() if recipe.endswith((".yaml", ".yml")) else None

@@ -16,7 +16,7 @@ from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace_bench.gpu_rows import GpuRow, Rows, confirmed, judged, skipped
-from headrace_bench.observed_model import SIDE, Observed, observed
+from headrace_bench.observed_model import SIDE, Observed
 from headrace_bench.samples import SampleShape, random_samples
 from headrace_bench.shards import write_dataset
 from headrace_bench.train import (
@@ -192,7 +192,7 @@ class _Bench:
 
     def observe(self, name: str) -> Observed:
         """Return what the model of that training has reported."""
-        return observed(self._file(name))
+        return Observed.model_validate_json(self._file(name).read_bytes())
 
     def _file(self, name: str) -> Path:
         return self.folder / f"{name}.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -34,7 +35,7 @@ from headrace_bench.peers import Epoch, Loader, Pair, PeerPart, worker_choices
 from headrace_bench.records import BenchRow, BenchTable, Kind, Lap
 from headrace_bench.samples import SampleShape, plan_shape, random_samples
 from headrace_bench.shards import SAMPLE, SPLIT, write_dataset
-from headrace_bench.workspace import remove, workspace
+from headrace_bench.workspace import workspace
 
 _NUM_ORDERS = 4
 """Shuffled orders that the limit uses cyclically, drawn before the measured time."""
@@ -85,7 +86,7 @@ def _table(options: BenchOptions, size: int, tick: Tick) -> BenchTable:
             problem = peer.missing or _written(peer, samples, target)
             if problem:
                 rows.append(missing_row(peer, problem))
-                remove(target)
+                shutil.rmtree(target)
             else:
                 variants.append(_peer_variant(peer, target, reader, shape))
         rows = [*compete(variants, options.rounds, tick), *rows]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from headrace.errors import UnknownNameError
+from headrace.files.manifest import Manifest
 from headrace.files.tiers import bytes_in
 from headrace.objects.store import open_store
 from headrace.recipe.site import StoreOptions
@@ -147,11 +148,7 @@ def _stage(options: BenchOptions, tick: Tick) -> BenchTable:
         manifest, dataset = make_dataset(options, folder / "served" / "bench", tick)
         with serving(folder / "served") as server:
             stage = partial(stage_to, server.url("dataset"), server.options())
-            job = _Job(
-                target=folder / "copy",
-                num_samples=manifest.num_samples,
-                num_bytes=manifest.num_bytes,
-            )
+            job = _job(folder / "copy", manifest)
             check, rclone = partial(check_copied, dataset), _download(server, "dataset")
             variants = job.variants(stage, check, rclone, options.peers)
             rows = compete(variants, options.rounds, tick)
@@ -180,11 +177,7 @@ def _upload(options: BenchOptions, pool: ProcessPoolExecutor, tick: Tick) -> Ben
             def rclone(_: Path, flags: tuple[str, ...]) -> None:
                 server.copy(str(dataset), server.remote(fresh()), flags)
 
-            job = _Job(
-                target=server.folder / "taken",
-                num_samples=manifest.num_samples,
-                num_bytes=manifest.num_bytes,
-            )
+            job = _job(server.folder / "taken", manifest)
             variants = job.variants(upload, partial(check_copied, dataset), rclone, options.peers)
             rows = compete(variants, options.rounds, tick)
     note = (
@@ -196,3 +189,7 @@ def _upload(options: BenchOptions, pool: ProcessPoolExecutor, tick: Tick) -> Ben
 
 def _download(server: RcloneServer, prefix: str) -> RcloneCopy:
     return lambda target, flags: server.copy(server.remote(prefix), str(target), flags)
+
+
+def _job(target: Path, manifest: Manifest) -> _Job:
+    return _Job(target=target, num_samples=manifest.num_samples, num_bytes=manifest.num_bytes)

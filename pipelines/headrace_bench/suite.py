@@ -17,7 +17,6 @@ import yaml
 from headrace.cli.console import JsonOption, open_console, tell_json, tidy_end
 from headrace.cli.watching import telling
 from headrace.errors import StepError
-from headrace.examples.digits import export_digits
 from headrace.suites.records import ENTRY, Ended, Started
 from headrace_bench import machine
 
@@ -66,29 +65,16 @@ def sweep_s(
 
     `code` defines the function `square(x)`; `suite` is that of the recipe.
     """
-    export_digits(home / "examples" / "digits")
-    for folder in ("recipes", "sites", "code"):
-        (home / folder).mkdir()
-    (home / "code" / "trivial.py").write_text(code)
     recipe = {
-        "code": [str(home / "code")],
-        "dataset": {"name": "digits", "source": str(home / "examples" / "digits"),
-                    "labels": "folders", "splits": {"train": 0.9, "val": 0.1}},
         "train": {"function": {"_target_": "trivial.square", "x": 0}},
         "evaluate": None,
         "suite": dict(suite),
-    }  # fmt: skip
-    site = {
-        "folder": str(home),
-        "roles": {
-            "cpu": {"backend": "local", "kind": "pool", "nodes": 1},
-            "gpu": {"backend": "local", "kind": "gang", "nodes": workers},
-        },
-        "tiers": [{"name": "disk", "folder": str(home / "cache")}],
     }
-    (home / "recipes" / "trivial.yaml").write_text(yaml.safe_dump(recipe))
-    (home / "sites" / "bench.yaml").write_text(yaml.safe_dump(site))
-    words = ("sweep", "trivial", f"train.function.x=range(0,{trials})", "--site", "bench")
+    (home / "trivial.py").write_text(code)
+    (home / "trivial.yaml").write_text(yaml.safe_dump(recipe))
+    (home / "sites").mkdir()
+    (home / "sites" / "laptop.yaml").write_text(f"roles: {{gpu: {{nodes: {workers}}}}}\n")
+    words = ("sweep", "trivial.yaml", f"train.function.x=range(0,{trials})")
     last_line("headrace sweep", [*HEADRACE, *words, "--json"], home)
     (journal,) = home.glob("runs/*/trials.jsonl")
     entries = [ENTRY.validate_json(line) for line in journal.read_bytes().splitlines()]

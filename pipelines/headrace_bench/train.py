@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +92,6 @@ class TrainTimes:
         return self.wait_s / max(self.last - self.warm, 1e-9)
 
 
-_Train = Callable[[], TrainTimes]
-
-
 def bench_train(options: TrainOptions, tick: Tick) -> tuple[BenchTable, ...]:
     """Return the tables of training: samples per second, and the time until the first step's end.
 
@@ -118,21 +115,20 @@ def time_trainings(options: TrainOptions, tick: Tick) -> dict[str, list[TrainTim
     needed = 2 * num_samples * options.sample_bytes + (options.rounds + 1) * _MODEL_BYTES
     with workspace(options.folder, needed) as folder:
         tick("making a dataset and opening a lease")
-        shape = SampleShape(
-            side=options.side, num_samples=num_samples, batch_size=options.batch_size
-        )
+        size = options.batch_size
+        shape = SampleShape(side=options.side, num_samples=num_samples, batch_size=size)
         write_dataset(folder / "dataset", random_samples(shape), shape.sample_bytes)
         site = bench_site(folder, options.ranks, options.threads)
         with open_lease(site) as lease:
-            trainings: dict[str, _Train] = {
-                "torchrun": lambda: _bare(folder, options),
-                "headrace": _trainings(lease, site, options),
+            trainings: dict[str, Callable[[int], TrainTimes]] = {
+                "torchrun": lambda _: _bare(folder, options),
+                "headrace": partial(_ours, lease, site, options),
             }
             found: dict[str, list[TrainTimes]] = {name: [] for name in trainings}
             for number in range(options.rounds):
                 for name, train in trainings.items():
                     tick(f"{name}, round {number + 1} of {options.rounds}")
-                    found[name].append(train())
+                    found[name].append(train(number))
             return found
 
 
@@ -151,27 +147,20 @@ def train_tables(
         seconds, num_bytes = times.first - times.asked, batch * options.sample_bytes
         return Lap(num_samples=batch, num_bytes=num_bytes, seconds=seconds)
 
-    begun = {name: min(start(each).seconds for each in all_) for name, all_ in found.items()}
+    ours_s, plain_s = (
+        min(start(each).seconds for each in found[n]) for n in ("headrace", "torchrun")
+    )
     what = f"ResNet-50, {options.side} x {options.side} pictures, {options.ranks} ranks with "
-    what += f"{options.threads} threads and {options.batch_size} samples each"
-    where = f"on {'GPUs' if torch.cuda.is_available() else 'CPUs'}"
+    what += f"{options.threads} threads and {options.batch_size} samples each, "
+    what += f"on {'GPUs' if torch.cuda.is_available() else 'CPUs'}"
+    steps = f"Steps {WARM_UP + 1} to {options.steps} of a training; goal: 0.98 of torchrun's."
+    begin = (
+        f"torchrun: {plain_s:.1f} s from its start; headrace: {ours_s:.1f} s from the submission "
+        f"of the step to an open lease, {ours_s / plain_s:.2f} of that; goal: at most 1.3."
+    )
     return (
-        BenchTable(
-            title=f"train, {what}, {where}",
-            rows=_rows(found, rate),
-            notes=(
-                f"Steps {WARM_UP + 1} to {options.steps} of a training; goal: 0.98 of torchrun's.",
-            ),
-        ),
-        BenchTable(
-            title=f"first optimizer step, {what}, {where}",
-            rows=_rows(found, start),
-            notes=(
-                f"torchrun: {begun['torchrun']:.1f} s from its start; headrace: "
-                f"{begun['headrace']:.1f} s from the submission of the step to an open lease, "
-                f"{begun['headrace'] / begun['torchrun']:.2f} of that; goal: at most 1.3.",
-            ),
-        ),
+        BenchTable(title=f"train, {what}", rows=_rows(found, rate), notes=(steps,)),
+        BenchTable(title=f"first optimizer step, {what}", rows=_rows(found, start), notes=(begin,)),
     )
 
 
@@ -204,18 +193,11 @@ def _bare(folder: Path, options: TrainOptions) -> TrainTimes:
     return TrainTimes(asked, *json.loads(file.read_text()))
 
 
-def _trainings(lease: LeaseFolder, site: Site, options: TrainOptions) -> _Train:
-    numbers = count(1)
-
-    def train() -> TrainTimes:
-        run_id = f"train-{next(numbers)}"
-        file = Path(site.folder) / f"{run_id}.json"
-        recipe = _recipe(options, file)
-        asked = time.time()
-        train_once(lease, site, recipe, run_id)
-        return TrainTimes(asked, *json.loads(file.read_text()))
-
-    return train
+def _ours(lease: LeaseFolder, site: Site, options: TrainOptions, number: int) -> TrainTimes:
+    file = Path(site.folder) / f"train-{number}.json"
+    recipe, asked = _recipe(options, file), time.time()
+    train_once(lease, site, recipe, file.stem)
+    return TrainTimes(asked, *json.loads(file.read_text()))
 
 
 def train_once(lease: LeaseFolder, site: Site, recipe: Recipe, run_id: str) -> dict[str, Any]:

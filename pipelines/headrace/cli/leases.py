@@ -28,7 +28,7 @@ from headrace.cli.console import (
     plain_table,
     tell_json,
 )
-from headrace.cli.listing import ListColumn, Listing
+from headrace.cli.listing import ListColumn, Listing, tell_list
 from headrace.cli.words import cost_words, nodes_words
 from headrace.clusters import lease_client
 from headrace.clusters.lease_files import LeaseFiles
@@ -88,12 +88,8 @@ def list_leases(
         _watch(as_json=as_json)
         return
     views = site_leases(_site_folder(site), ended=ended)
-    if as_json:
-        tell_json(views)
-    elif views:
-        open_console().print(Listing.of(views, *_COLUMNS))
-    else:
-        typer.echo("No leases." if ended else "No open leases; --all lists ended ones, too.")
+    none = "No leases." if ended else "No open leases; --all lists ended ones, too."
+    tell_list(views, _COLUMNS, none, as_json=as_json)
     if not as_json and (kept := zygote_bytes()):
         size = decimal(kept)
         typer.echo(f"Imported for the next ones: {size}; `headrace lease close --kept` frees it.")
@@ -283,57 +279,39 @@ def _share(share: float | None) -> str:
 def _details(
     view: LeaseView, spec: LeaseSpec, info: LeaseInfo | None, steps: Sequence[StepFolder]
 ) -> RenderableType:
-    parts: list[RenderableType] = [facts(_facts(view, spec, info))]
-    if view.jobs:
-        parts.append(Listing.of(view.jobs, *_JOB_COLUMNS))
-    if view.ended:
-        parts.append(Listing.of(view.ended, *_ENDED_COLUMNS))
-    parts.append(_steps(steps) if steps else Text("no steps yet", style="dim"))
-    return Group(*parts)
+    lists = ((view.jobs, _JOB_COLUMNS), (view.ended, _ENDED_COLUMNS))
+    parts = (Listing.of(rows, *columns) for rows, columns in lists if rows)
+    last = _steps(steps) if steps else Text("no steps yet", style="dim")
+    return Group(facts(_facts(view, spec, info)), *parts, last)
 
 
 def _facts(
     view: LeaseView, spec: LeaseSpec, info: LeaseInfo | None
 ) -> Iterator[tuple[str, str | Text]]:
-    role = spec.role
-    yield "lease", view.lease_id
-    yield "state", _state(view)
-    if view.why_ended:
-        yield "ended", view.why_ended
-    if view.waits_for:
-        yield "waits", view.waits_for
-    yield from _node_facts(view, role)
-    yield "run", view.run_id or "none"
+    role, limit = spec.role, spec.walltime
+    yield from (("lease", view.lease_id), ("state", _state(view)), ("ended", view.why_ended))
+    yield from (("waits", view.waits_for), *_node_facts(view, role), ("run", view.run_id or "none"))
     yield "machines", f"{view.role}: {view.kind} of {view.nodes} on backend {role.backend}"
     yield "age", f"{duration(view.age_s)} of at most {duration(role.lifetime_s)}"
-    if spec.walltime is not None:
-        yield "time limit", f"{duration(spec.walltime.seconds)}, chosen: {spec.walltime.why}"
+    yield "time limit", f"{duration(limit.seconds)}, chosen: {limit.why}" if limit else ""
     yield "idle stop", f"after {duration(role.idle_stop)} without a step"
-    if view.idle_s is not None:
-        yield "idle", duration(view.idle_s)
-    if spec.owner is not None:
-        yield "owner", f"process {spec.owner.pid} on {spec.owner.host}"
-    if info is not None:
-        yield "host", f"process {info.host.pid} on {info.host.host}"
-        yield "job ids", ", ".join(info.job_ids) or "none"
-    if view.dashboard_url:
-        yield "dashboard", view.dashboard_url
-    yield "folder", view.folder
+    yield "idle", duration(view.idle_s)
+    for name, process in (("owner", spec.owner), ("host", info.host if info else None)):
+        yield name, f"process {process.pid} on {process.host}" if process else ""
+    yield "job ids", (", ".join(info.job_ids) or "none") if info else ""
+    yield from (("dashboard", view.dashboard_url), ("folder", view.folder))
     yield "log", f"{view.folder}/host.log"
 
 
 def _node_facts(view: LeaseView, role: Role) -> Iterator[tuple[str, str]]:
-    if view.bad_nodes:
-        what = "the run's next leases avoid them"
-        if not role.leaves_nodes_out:
-            what = "the batch system may assign them again, because it cannot exclude nodes"
-        yield "bad nodes", f"{', '.join(view.bad_nodes)}: {what}"
-    if view.excludes:
-        yield "without", f"{', '.join(view.excludes)}, where earlier leases of the run failed"
-    if view.avoids:
-        yield "avoids", "\n".join(f"{each.node}: {each.why}" for each in view.avoids)
-    if view.takes_all:
-        yield "takes all", f"nodes, also bad ones: {view.takes_all}"
+    what = "the run's next leases avoid them"
+    if not role.leaves_nodes_out:
+        what = "the batch system may assign them again, because it cannot exclude nodes"
+    bad, excludes = ", ".join(view.bad_nodes), ", ".join(view.excludes)
+    yield "bad nodes", bad and f"{bad}: {what}"
+    yield "without", excludes and f"{excludes}, where earlier leases of the run failed"
+    yield "avoids", "\n".join(f"{each.node}: {each.why}" for each in view.avoids)
+    yield "takes all", view.takes_all and f"nodes, also bad ones: {view.takes_all}"
 
 
 def _steps(steps: Sequence[StepFolder]) -> Listing:

@@ -133,12 +133,7 @@ def evaluate(
     watch: Annotated[
         bool, typer.Option("--watch", help="Each new checkpoint, until the training ends.")
     ] = False,
-    site: Annotated[
-        str,
-        typer.Option(
-            help="Name or file of a site; default: the run's.", autocompletion=arguments.sites
-        ),
-    ] = "",
+    site: Annotated[str, arguments.a_site("default: the run's.")] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate checkpoints of a run, also while it trains.
@@ -174,11 +169,7 @@ def resume(
         typer.Argument(help="Changes to place and size of the run, as in train.nodes=1."),
     ] = None,
     site: Annotated[
-        str,
-        typer.Option(
-            help="Name or file of a site with the same folder; it is read again.",
-            autocompletion=arguments.sites,
-        ),
+        str, arguments.a_site("it has the same folder, and its file is read again.")
     ] = "",
     as_json: JsonOption = False,
 ) -> None:

@@ -24,20 +24,6 @@ from headrace.suites.names import short_keys
 _MOST_RUNNING = 10
 
 
-def suites_list(views: Sequence[SuiteView]) -> Listing:
-    """Return a list with a row for each suite."""
-    return Listing.of(
-        views,
-        ListColumn("suite", lambda view: view.run_id),
-        ListColumn("state", _state_words),
-        ListColumn("trials", _counts, is_label=True),
-        ListColumn("best", lambda view: best_words(view, named=False), is_label=True),
-        ListColumn("time", lambda view: duration(view.elapsed_s), is_figure=True),
-        ListColumn("left", _left, is_figure=True, is_optional=True),
-        ListColumn("cost", lambda view: money(view.cost), is_figure=True, is_optional=True),
-    )
-
-
 def trials_list(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) -> Listing:
     """Return a list with a row for each trial."""
     metrics = [each.metric for each in objectives]
@@ -189,3 +175,14 @@ def _cause(row: TrialRecord) -> str:
     if row.failure_class is None:
         return ""
     return f"{row.failure_class.value}: {row.message.partition(chr(10))[0]}"
+
+
+SUITE_COLUMNS = (
+    ListColumn("suite", lambda view: view.run_id),
+    ListColumn("state", _state_words),
+    ListColumn("trials", _counts, is_label=True),
+    ListColumn("best", lambda view: best_words(view, named=False), is_label=True),
+    ListColumn("time", lambda view: duration(view.elapsed_s), is_figure=True),
+    ListColumn("left", _left, is_figure=True, is_optional=True),
+    ListColumn("cost", lambda view: money(view.cost), is_figure=True, is_optional=True),
+)
