@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import computed_field
 
 from headrace.record import Figures
-from headrace_bench.records import Measurement
+from headrace_bench.records import MachineReport
 
 Outcome = Literal["ok", "failed", "skipped", "measured"]
 
@@ -41,7 +41,7 @@ class PartRows(Figures):
     """The error it raised; empty if it has ended well."""
 
 
-class GpuReport(Measurement):
+class GpuReport(MachineReport):
     """A whole check."""
 
     gpus: tuple[str, ...]

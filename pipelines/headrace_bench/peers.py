@@ -33,7 +33,7 @@ Numbered = Dataset[tuple[NDArray[np.uint8], int]]
 
 @dataclass(frozen=True, kw_only=True)
 class PeerPart:
-    """The samples that one process writes."""
+    """Samples written by one process."""
 
     number: int
     """Number of the part, from 0."""

@@ -120,7 +120,7 @@ class BenchMachine(Record):
     """Versions of Python and of the compared packages."""
 
 
-class Measurement(Figures):
+class MachineReport(Figures):
     """What was measured, when and where."""
 
     command: str
@@ -132,7 +132,7 @@ class Measurement(Figures):
     """Seconds of the whole run, with the creation of the data."""
 
 
-class BenchReport(Measurement):
+class BenchReport(MachineReport):
     """A whole benchmark."""
 
     load_before: float

@@ -261,8 +261,10 @@ def _followed(dag_run: _DagRun, console: Console) -> str:
     with console.status("Triggered; waiting for the first task"):
         while (record := dag_run.run()) is None:
             if dag_run.has_ended() and dag_run.run() is None:
-                what = f"DAG run {dag_run.key} ended before it had made a run"
-                raise StepError(what, f"Its log: {dag_run.url}")
+                raise StepError(
+                    f"DAG run {dag_run.key} ended before it had made a run",
+                    f"Its log: {dag_run.url}",
+                )
             time.sleep(_POLL_S)
     with Watching(record.run_id, console) as tick:
         while not dag_run.has_ended():

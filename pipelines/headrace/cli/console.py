@@ -47,7 +47,7 @@ def printable(text: str) -> str:
 
 
 class Console(rich.console.Console):
-    """Shows texts as `printable` and literally: `[x]` is no markup, and numbers have no colour."""
+    """Shows texts as `printable` and literally: `[x]` is not markup, numbers have no colour."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"markup": False, "highlight": False, **options})
