@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -40,8 +40,7 @@ SHARE_GOAL, UTILISATION_GOAL, START_GOAL = 0.98, 0.98, 1.3
 """Of throughput over the plain loop's, of time without a wait for batches, of start over its."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Keys:
+class _Keys(NamedTuple):
     """Keys of `trainer`, and their effect on a training."""
 
     trainer: Mapping[str, object]
@@ -55,33 +54,21 @@ class _Keys:
 
 def _all_keys(ranks: int) -> dict[str, _Keys]:
     """Return the keys by the name of the part."""
-    alone = {"strategy": _ALONE}
+    alone, own = {"strategy": _ALONE}, _SAME if ranks == 1 else math.inf
     spread = {"backend": "nccl", "world_size": ranks}
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
     sync = {"sync_batchnorm": True, **(alone if ranks == 1 else {})}
-    sharded = {
-        "is_sharded": True,
-        "backend": "nccl" if torch.cuda.is_available() else "gloo",
-        "world_size": ranks,
-    }
-    bf16, fp16 = "torch.bfloat16", "torch.float16"
-    own = _SAME if ranks == 1 else math.inf
+    sharded = {"is_sharded": True, "backend": backend, "world_size": ranks}
+    bf16, fp16 = {"output_dtype": "torch.bfloat16"}, {"output_dtype": "torch.float16"}
     return {
-        "nccl": _Keys(trainer=alone, expected={"backend": "nccl"}),
-        "nccl-all": _Keys(trainer={}, expected=spread, ranks=ranks, tolerance=own),
-        "sync-batchnorm": _Keys(
-            trainer=sync, expected={**spread, "has_sync_batchnorm": True}, ranks=ranks
-        ),
-        "bf16-mixed": _Keys(
-            trainer={"precision": "bf16-mixed"}, expected={"output_dtype": bf16}, tolerance=_BF16
-        ),
-        "16-mixed": _Keys(
-            trainer={"precision": "16-mixed"}, expected={"output_dtype": fp16}, tolerance=_FP16
-        ),
-        "channels-last": _Keys(
-            trainer={"channels_last": True}, expected={"is_channels_last": True}
-        ),
-        "fsdp2": _Keys(trainer={"strategy": "fsdp"}, expected=sharded, ranks=ranks, tolerance=own),
-        "compile": _Keys(trainer={"compile": True}, expected={"is_compiled": True}),
+        "nccl": _Keys(alone, {"backend": "nccl"}),
+        "nccl-all": _Keys({}, spread, ranks, own),
+        "sync-batchnorm": _Keys(sync, {**spread, "has_sync_batchnorm": True}, ranks),
+        "bf16-mixed": _Keys({"precision": "bf16-mixed"}, bf16, tolerance=_BF16),
+        "16-mixed": _Keys({"precision": "16-mixed"}, fp16, tolerance=_FP16),
+        "channels-last": _Keys({"channels_last": True}, {"is_channels_last": True}),
+        "fsdp2": _Keys({"strategy": "fsdp"}, sharded, ranks, own),
+        "compile": _Keys({"compile": True}, {"is_compiled": True}),
     }
 
 

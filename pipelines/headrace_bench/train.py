@@ -254,12 +254,8 @@ def _recipe(options: TrainOptions, file: Path) -> Recipe:
 
 def bench_site(folder: Path, ranks: int, threads: int) -> Site:
     """Return this machine as a site, with its folder, and the models of this package allowed."""
-    role = {
-        "kind": "gang",
-        "ranks_per_node": ranks,
-        "threads_per_rank": threads,
-        "lifetime": _LIFETIME_S,
-    }
+    size = {"ranks_per_node": ranks, "threads_per_rank": threads}
+    role = {"kind": "gang", "lifetime": _LIFETIME_S, **size}
     content: dict[str, Any] = {
         "name": "bench",
         "folder": str(folder),

@@ -15,7 +15,6 @@ from rich.console import Group, RenderableType
 from rich.filesize import decimal
 from rich.live import Live
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.console import (
@@ -25,7 +24,6 @@ from headrace.cli.console import (
     facts,
     open_console,
     output_is_gone,
-    plain_table,
     tell_json,
 )
 from headrace.cli.listing import ListColumn, Listing, tell_list
@@ -52,7 +50,6 @@ from headrace.status.lease import (
     site_leases,
 )
 from headrace.steps import mailbox
-from headrace.steps.history import NodeRow
 from headrace.steps.mailbox import StepSpec
 
 app = typer.Typer(name="lease", help="Leases: the machines that runs hold.", no_args_is_help=True)
@@ -256,24 +253,16 @@ def _parts(lease: LeaseView) -> Iterator[RenderableType]:
     line = Text(" · ".join(filter(None, parts)), overflow="fold")
     yield Padding(line, (0, 0, 0, 2), expand=False)
     if lease.use:
-        yield Padding(_busy_nodes(lease.use), (0, 0, 0, 2), expand=False)
-
-
-def _busy_nodes(rows: Sequence[NodeRow]) -> Table:
-    has_gpus = any(row.gpu is not None for row in rows)
-    more = ("GPUs", "their memory", "power") if has_gpus else ()
-    return plain_table("node", figures=("CPU", "memory", *more), rows=map(_busy, rows))
-
-
-def _busy(row: NodeRow) -> Iterator[str]:
-    yield from (row.node, _share(row.cpu), _share(row.memory))
-    if row.gpu is not None:
-        yield from (_share(row.gpu), _share(row.gpu_memory))
-        yield "" if row.gpu_power_w is None else f"{row.gpu_power_w:.0f} W"
+        nodes = Listing.of(lease.use, *_NODE_COLUMNS)
+        yield Padding(nodes, (0, 0, 0, 2), expand=False)
 
 
 def _share(share: float | None) -> str:
     return "" if share is None else f"{share:.0%}"
+
+
+def _watts(watts: float | None) -> str:
+    return "" if watts is None else f"{watts:.0f} W"
 
 
 def _details(
@@ -352,6 +341,16 @@ _COLUMNS = (
     ListColumn("age", lambda view: duration(view.age_s), is_figure=True),
     ListColumn("use", _used),
     ListColumn("dashboard or reason", lambda view: view.dashboard_url or _reason(view)),
+)
+_NODE_COLUMNS = (
+    ListColumn("node", lambda row: row.node),
+    ListColumn("CPU", lambda row: _share(row.cpu), is_figure=True),
+    ListColumn("memory", lambda row: _share(row.memory), is_figure=True),
+    ListColumn("GPUs", lambda row: _share(row.gpu), is_figure=True, is_optional=True),
+    ListColumn(
+        "their memory", lambda row: _share(row.gpu_memory), is_figure=True, is_optional=True
+    ),
+    ListColumn("power", lambda row: _watts(row.gpu_power_w), is_figure=True, is_optional=True),
 )
 _JOB_COLUMNS = (
     ListColumn("node", lambda job: job.node),

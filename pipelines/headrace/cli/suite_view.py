@@ -49,18 +49,13 @@ def trials_list(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) ->
 def points_table(found: Sequence[PointResult], objectives: Sequence[Objective]) -> Table:
     """Return a table with a row for each point, whose trials differ only by fold and seed."""
     names = short_keys(dict.fromkeys(key for point in found for key in point.values))
-    table = plain_table("point", figures=("trials", _objective(objectives)))
+    table = plain_table("point", figures=("trials", _objective(objectives), "95 % of the mean"))
     table.columns[0].ratio = 3
-    table.add_column("95 % of the mean", no_wrap=True)
     for point in found:
-        values = {names[key]: value for key, value in point.values.items()}
+        values = Text(values_words({names[key]: value for key, value in point.values.items()}))
         missing = f"{len(point.numbers) - point.missing}/" if point.missing else ""
-        table.add_row(
-            Text(values_words(values) or "the recipe's"),
-            f"{missing}{len(point.numbers)}",
-            spread_words(point.spread),
-            interval_words(point.spread),
-        )
+        spread = spread_words(point.spread), interval_words(point.spread)
+        table.add_row(values or "the recipe's", f"{missing}{len(point.numbers)}", *spread)
     return table
 
 
