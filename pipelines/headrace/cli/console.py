@@ -233,7 +233,14 @@ def outlive_readers() -> None:
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
             stream.flush()
-            setattr(sys, name, _reopened(stream))
+            reopened = _Screen(
+                io.BufferedWriter(_Outlet(stream.fileno(), "w", closefd=False)),
+                encoding=stream.encoding,
+                errors="backslashreplace",  # characters that a terminal lacks end no command
+                line_buffering=stream.line_buffering,
+                write_through=stream.write_through,
+            )
+            setattr(sys, name, reopened)
 
 
 def output_is_gone() -> bool:
@@ -256,13 +263,3 @@ def output_problem() -> OSError | None:
 def _outlet() -> _Outlet | None:
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     return raw if isinstance(raw, _Outlet) else None
-
-
-def _reopened(stream: io.TextIOWrapper) -> io.TextIOWrapper:
-    return _Screen(
-        io.BufferedWriter(_Outlet(stream.fileno(), "w", closefd=False)),
-        encoding=stream.encoding,
-        errors="backslashreplace",  # characters that a terminal lacks end no command
-        line_buffering=stream.line_buffering,
-        write_through=stream.write_through,
-    )

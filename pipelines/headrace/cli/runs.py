@@ -151,14 +151,10 @@ def evaluate(
     alone = ("evaluate.also_checkpoints=[]",) if checkpoint else ()
     chosen = (f"evaluate.checkpoint={checkpoint}",) if checkpoint else ()
     folder = RunFolder(Path(open_ledger().run(run_id).folder))
-    request = request_of(
-        str(folder.recipe),
-        (*alone, *(overrides or ()), *chosen),
-        site or run_of_folder(run_id, folder).request.site,
-        kind="evaluate",
-        of=run_id,
-        watch=watch,
-    )
+    changes = (*alone, *(overrides or ()), *chosen)
+    place = site or run_of_folder(run_id, folder).request.site
+    more = {"kind": "evaluate", "of": run_id, "watch": watch}
+    request = request_of(str(folder.recipe), changes, place, **more)
     carry_out(create_run(request), as_json=as_json)
 
 

@@ -58,21 +58,16 @@ def live(view: RunDetails, history: History | None = None) -> RenderableType:
     if view.cost is not None:
         foot.append(f" · {cost_words(view.cost)}")
     notes = (Text(remark, style="yellow") for remark in remarks(view))
-    learned = _learned(view, history or History(()))
-    return Group(_heading(view), table, *learned, *map(Text, busy(view.use)), *notes, foot)
+    status = train.status if (train := trains(view)) else None
+    learned = metrics_table(status.metrics, history or History(())) if status else None
+    parts = () if learned is None else (learned,)
+    return Group(_heading(view), table, *parts, *map(Text, busy(view.use)), *notes, foot)
 
 
 def trains(view: RunDetails) -> StepView | None:
     """Return the train step of a run that trains at present; None if it does not."""
     running = (step for step in view.steps if step.state is StepState.RUNNING)
     return next((step for step in running if step.name == "train"), None)
-
-
-def _learned(view: RunDetails, history: History) -> Iterator[Table]:
-    step = trains(view)
-    if step is not None and step.status is not None:
-        table = metrics_table(step.status.metrics, history)
-        yield from () if table is None else (table,)
 
 
 def _heading(view: RunDetails, *more: str) -> Text:
