@@ -124,7 +124,7 @@ class ShardWriter:
         return tuple(self._fields.values())
 
     def add_ragged(self, name: str, items: Sequence[bytes], encoding: str = "raw") -> None:
-        """Add a field `name` of varying length, `items` a sample each; errors as `add_fixed`."""
+        """Add a field `name`: `items` of any length in an `encoding`; errors as `add_fixed`."""
         info = FieldInfo(name=name, dtype="uint8", layout="ragged", encoding=encoding)
         self._add(info, list(items))
 
