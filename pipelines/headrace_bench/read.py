@@ -86,7 +86,7 @@ def _table(options: BenchOptions, size: int, tick: Tick) -> BenchTable:
             problem = peer.missing or _written(peer, samples, target)
             if problem:
                 rows.append(missing_row(peer, problem))
-                shutil.rmtree(target)
+                shutil.rmtree(target, ignore_errors=True)
             else:
                 variants.append(_peer_variant(peer, target, reader, shape))
         rows = [*compete(variants, options.rounds, tick), *rows]
