@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 from pydantic import ByteSize, TypeAdapter, ValidationError
@@ -18,19 +18,20 @@ from headrace.errors import UserError
 from headrace_bench import foresight, gpu_check, suite
 from headrace_bench.contest import BenchOptions, Tick
 from headrace_bench.machine import num_cores
+from headrace_bench.workspace import in_memory
 
 if TYPE_CHECKING:
-    from headrace.files.manifest import Codec
-    from headrace_bench.peers.peer import Loader
     from headrace_bench.records import BenchTable
 
-_MEMORY = Path("/dev/shm")
 _MIB = 2**20
 _MOST = 16
 """Cores for which the data grow: more would need too much memory."""
 
 _TABLES = ("parquet", "csv")
-_DECODED = ("jpeg", "lz4", "zstd", "blosc")
+_CODECS: tuple[Literal["lz4", "zstd", "blosc"], ...] = ("lz4", "zstd", "blosc")
+
+Bench = Callable[[BenchOptions, Tick], "tuple[BenchTable, ...]"]
+Options = TypeVar("Options")
 
 Sizes = Annotated[str, typer.Option(help="Bytes of a sample, separated by commas.")]
 Total = Annotated[
@@ -41,52 +42,39 @@ Folder = Annotated[
     Path | None,
     typer.Option(help="Folder to work in; default: /dev/shm, so that no disk is measured."),
 ]
-Peers = Annotated[
-    bool, typer.Option("--peers", help="Compare with other libraries: headrace[bench].")
-]
+Peers = Annotated[bool, typer.Option("--peers", help="Compare with other ways to do the same.")]
 
 
 def read(
     sizes: Sizes = "3072,110592,1400000",
     decode: Annotated[
         str | None,
-        typer.Option(help=f"Read what must be decoded; valid: {', '.join(_DECODED)}."),
+        typer.Option(help=f"Read what must be decoded; valid: jpeg, {', '.join(_CODECS)}."),
     ] = None,
     total: Total = None,
     folder: Folder = None,
     peers: Peers = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure shuffled batches: from memory (the limit), by headrace's loader, by other libraries.
+    """Measure shuffled batches: from memory (the limit), by headrace's loader.
 
-    All variants alternate in one run, and their samples are compared with the written ones. Ratios
-    are of the best laps. The files of the benchmark are removed at its end.
+    With `--peers` also by torch's DataLoader over single files and by h5py. All variants alternate
+    in one run, and their samples are compared with the written ones. Ratios are of the best laps.
+    The files of the benchmark are removed at its end.
 
     Examples:
         headrace bench read
-
         headrace bench read --peers --sizes 110592
-
         headrace bench read --decode jpeg --json
-
         headrace bench read --decode zstd
     """
     from headrace_bench.compressed import bench_compressed  # torch takes two seconds
-    from headrace_bench.decode import bench_decode
+    from headrace_bench.photos import bench_decode
     from headrace_bench.read import bench_read
 
-    if decode not in (None, *_DECODED):
-        raise UserError(f"--decode '{decode}' is not known", f"Valid: {', '.join(_DECODED)}.")
-
-    def bench(options: BenchOptions, tick: Tick) -> tuple[BenchTable, ...]:
-        if decode is None:
-            return bench_read(options, tick)
-        if decode == "jpeg":
-            return bench_decode(options, tick)
-        return bench_compressed(options, cast("Codec", decode), tick)
-
-    asked = _options(5, total or 128 * _MIB, folder, sizes, peers=peers)
-    _show(partial(bench, asked), asked.peers, as_json=as_json)
+    ways: dict[str, Bench] = {codec: partial(bench_compressed, codec) for codec in _CODECS}
+    bench = _known("--decode", decode, {"jpeg": bench_decode, **ways}, bench_read)
+    _show(bench, _options(5, total or 128 * _MIB, folder, sizes, peers=peers), as_json=as_json)
 
 
 def pack(
@@ -103,26 +91,19 @@ def pack(
     """Measure packing of small files, a process per core: concatenated (the limit), by headrace.
 
     All variants alternate in one run, and their results are compared with the files. With `--peers`
-    also other libraries. The files of the benchmark are removed at its end.
+    also by h5py, a sample at a time. The files of the benchmark are removed at its end.
 
     Examples:
         headrace bench pack
-
         headrace bench pack --peers --sizes 3072 --json
-
         headrace bench pack --table parquet
     """
     from headrace_bench.pack import bench_pack  # torch takes two seconds
     from headrace_bench.pack_table import bench_table
 
-    if table not in (None, *_TABLES):
-        raise UserError(f"--table '{table}' is not known", f"Valid: {', '.join(_TABLES)}.")
-
-    def bench(options: BenchOptions, tick: Tick) -> tuple[BenchTable, ...]:
-        return bench_table(options, table, tick) if table else bench_pack(options, tick)
-
-    asked = _options(3, total or 256 * _MIB, folder, sizes, peers=peers)
-    _show(partial(bench, asked), asked.peers, as_json=as_json)
+    forms = {form: partial(bench_table, form) for form in _TABLES}
+    bench = _known("--table", table, forms, bench_pack)
+    _show(bench, _options(3, total or 256 * _MIB, folder, sizes, peers=peers), as_json=as_json)
 
 
 def stage(
@@ -141,14 +122,13 @@ def stage(
 
     Examples:
         headrace bench stage
-
         headrace bench stage --source /scratch --folder /dev/shm --json
     """
     from headrace_bench.stage import bench_stage  # h5py takes half a second
 
     place = (source or Path(tempfile.gettempdir())).expanduser().absolute()
-    asked = _options(4, total or 256 * _MIB, folder, peers=peers)
-    _show(partial(bench_stage, place, asked), asked.peers, as_json=as_json)
+    bench = partial(bench_stage, place)
+    _show(bench, _options(4, total or 256 * _MIB, folder, peers=peers), as_json=as_json)
 
 
 def train(  # noqa: PLR0913  options of a command
@@ -176,9 +156,7 @@ def train(  # noqa: PLR0913  options of a command
 
     Examples:
         headrace bench train
-
         headrace bench train --photos --batch-size 64
-
         headrace bench train --ranks 4 --batch-size 8 --json
     """
     import torch  # takes two seconds
@@ -186,18 +164,15 @@ def train(  # noqa: PLR0913  options of a command
     from headrace_bench.photos import PhotoOptions, bench_photos
     from headrace_bench.train import TrainOptions, bench_train
 
+    place, ranks = _folder(folder), ranks or torch.cuda.device_count() or 2
     if photos:
-        of = PhotoOptions(batch_size=batch_size, rounds=rounds, folder=_folder(folder))
-        _show(partial(bench_photos, of), as_json=as_json)
+        of_photos = PhotoOptions(batch_size=batch_size, rounds=rounds, folder=place)
+        _show(bench_photos, of_photos, as_json=as_json)
         return
-    options = TrainOptions(
-        ranks=ranks or torch.cuda.device_count() or 2,
-        batch_size=batch_size,
-        steps=steps,
-        rounds=rounds,
-        folder=_folder(folder),
+    of_steps = TrainOptions(
+        ranks=ranks, batch_size=batch_size, steps=steps, rounds=rounds, folder=place
     )
-    _show(partial(bench_train, options), as_json=as_json)
+    _show(bench_train, of_steps, as_json=as_json)
 
 
 def s3(
@@ -218,20 +193,26 @@ def s3(
 
     Examples:
         headrace bench s3
-
         headrace bench s3 --work pack --sizes 3072 --json
     """
     from headrace_bench.s3 import bench_s3, known_work  # torch takes two seconds
 
-    asked = _options(3, total or 64 * _MIB, folder, sizes, peers=peers)
-    _show(partial(bench_s3, known_work(work), asked), asked.peers, as_json=as_json)
+    bench = partial(bench_s3, known_work(work))
+    _show(bench, _options(3, total or 64 * _MIB, folder, sizes, peers=peers), as_json=as_json)
+
+
+def _known(option: str, name: str | None, known: Mapping[str, Bench], default: Bench) -> Bench:
+    """Return the benchmark of this name; the default without one."""
+    if name is not None and name not in known:
+        raise UserError(f"{option} '{name}' is not known", f"Valid: {', '.join(known)}.")
+    return default if name is None else known[name]
 
 
 def _options(
     rounds: int, total: str | int, folder: Path | None, sizes: str | None = None, *, peers: bool
 ) -> BenchOptions:
     """Return the options; a number `total` is of bytes for each core, as threads need work."""
-    from headrace_bench.report import all_peers
+    from headrace_bench.peers import PEERS
 
     num_bytes = _bytes(total) if isinstance(total, str) else total * min(max(num_cores(), 2), _MOST)
     return BenchOptions(
@@ -239,22 +220,20 @@ def _options(
         total_bytes=num_bytes,
         rounds=rounds,
         folder=_folder(folder),
-        peers=all_peers() if peers else (),
+        peers=tuple(PEERS) if peers else (),
     )
 
 
 def _show(
-    bench: Callable[[Tick], tuple[BenchTable, ...]],
-    peers: tuple[Loader, ...] = (),
-    *,
-    as_json: bool,
+    bench: Callable[[Options, Tick], tuple[BenchTable, ...]], options: Options, *, as_json: bool
 ) -> None:
     """Run a benchmark with progress on standard error, and print its results."""
     from headrace_bench.report import run, show
 
     command = " ".join(["headrace", *sys.argv[1:]])
+    peers = options.peers if isinstance(options, BenchOptions) else ()
     with tidy_end(), telling(open_console(stderr=True)) as tick:
-        report = run(command, peers, lambda: bench(tick))
+        report = run(command, peers, lambda: bench(options, tick))
     if as_json:
         typer.echo(report.model_dump_json(indent=1))
     else:
@@ -269,9 +248,7 @@ def _bytes(text: str) -> int:
 
 
 def _folder(folder: Path | None) -> Path:
-    if folder is not None:
-        return folder.expanduser().absolute()
-    return _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
+    return in_memory() if folder is None else folder.expanduser().absolute()
 
 
 app = typer.Typer(

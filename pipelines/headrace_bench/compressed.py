@@ -17,13 +17,11 @@ from headrace.files.manifest import Codec
 from headrace.shards import format as names
 from headrace.shards.chunks import ChunkTable, ChunkTables
 from headrace_bench.contest import BenchOptions, Tick, Variant, compete, for_each
-from headrace_bench.laps import Reader, Tuned, reading
+from headrace_bench.laps import Reader, Tuned
 from headrace_bench.machine import num_cores
-from headrace_bench.peers.files import loader_of
-from headrace_bench.peers.naive_h5py import H5pySamples
-from headrace_bench.peers.peer import Epoch, Pair, PeerReading, worker_choices
+from headrace_bench.peers import Epoch, H5pySamples, Numbered, Pair, loader_of, worker_choices
 from headrace_bench.read import loader_epoch, reader_of
-from headrace_bench.records import BenchTable, Kind
+from headrace_bench.records import BenchTable
 from headrace_bench.samples import SampleShape, plan_shape, random_samples
 from headrace_bench.shards import SAMPLE, write_dataset
 from headrace_bench.workspace import workspace
@@ -32,7 +30,7 @@ _RUN = 16
 """Elements of equal value, one after another."""
 
 
-def bench_compressed(options: BenchOptions, codec: Codec, tick: Tick) -> tuple[BenchTable, ...]:
+def bench_compressed(codec: Codec, options: BenchOptions, tick: Tick) -> tuple[BenchTable, ...]:
     """Return one table per sample size; the options' peers are ignored.
 
     Raises:
@@ -50,11 +48,12 @@ def _table(options: BenchOptions, size: int, codec: Codec, tick: Tick) -> BenchT
         samples = flat.reshape(shape.num_samples, *shape.sample_shape)
         manifest = write_dataset(folder, samples, shape.sample_bytes, codec)
         paths = [folder / shard.file for shard in manifest.shards]
-        rows = compete(_variants(options, samples, shape, paths), options.rounds, tick)
+        reader = reader_of(options, samples)
+        rows = compete(_variants(reader, shape, paths), options.rounds, tick)
     return BenchTable(
         title=f"read, {codec}, samples of {shape.sample_bytes:,} bytes ({shape.num_bytes:,} bytes "
         f"in {manifest.num_bytes:,}), batches of {shape.batch_size}",
-        rows=tuple(rows),
+        rows=rows,
         notes=(
             "Rates count decompressed bytes. Limit: the codec alone, all threads, in the order of "
             "the file.",
@@ -62,30 +61,22 @@ def _table(options: BenchOptions, size: int, codec: Codec, tick: Tick) -> BenchT
     )
 
 
-def _variants(
-    options: BenchOptions, samples: NDArray[np.uint8], shape: SampleShape, paths: list[Path]
-) -> list[Variant]:
-    def variant(kind: Kind, epoch: Epoch, settings: str) -> Variant:
-        return reading(kind, kind, reader_of(options, samples, epoch), settings)
-
-    def by_h5py(num_workers: int) -> Reader:
-        how = PeerReading(
-            folder=paths[0].parent,
-            sample_shape=shape.sample_shape,
-            batch_size=shape.batch_size,
-            num_workers=num_workers,
-        )
-        group = names.FIELDS_GROUP
-        files = [H5pySamples(path, f"{group}/{SAMPLE}", f"{group}/label") for path in paths]
-        reader = reader_of(options, samples, loader_of(ConcatDataset(files), how))
-        return replace(reader, num_samples=0, skips_start=True)
-
-    peer = Tuned(worker_choices(), by_h5py, "torch DataLoader, full shuffle")
-    loader = loader_epoch(paths[0].parent.parent, shape.batch_size)
+def _variants(reader: Reader, shape: SampleShape, paths: list[Path]) -> list[Variant]:
+    group, folder = names.FIELDS_GROUP, paths[0].parent.parent
+    samples: Numbered = ConcatDataset(
+        H5pySamples(path, f"{group}/{SAMPLE}", f"{group}/label") for path in paths
+    )
+    by_h5py = Tuned(
+        replace(reader, num_samples=0),
+        lambda workers: loader_of(samples, shape.batch_size, workers),
+        worker_choices(),
+        "torch DataLoader, full shuffle",
+    )
+    ours = reader.by(loader_epoch(folder, shape.batch_size))
     return [
-        variant("limit", _limit_epoch(shape, paths), f"{num_cores()} threads"),
-        variant("headrace", loader, "BatchLoader as in training, full shuffle"),
-        Variant(name="h5py, a read a sample", kind="peer", lap=peer.lap, settings=peer.settings),
+        reader.by(_limit_epoch(shape, paths)).variant("limit", f"{num_cores()} threads"),
+        ours.variant("headrace", "BatchLoader as in training, full shuffle"),
+        by_h5py.variant("h5py, a read a sample"),
     ]
 
 

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace_bench.copying import empty
 from headrace_bench.records import BenchRow, Kind, Lap
 
 if TYPE_CHECKING:  # it imports torch
-    from headrace_bench.peers.peer import Loader
+    from headrace_bench.peers import Loader
 
 Tick = Callable[[str], None]
 """Called with the current activity, before each lap."""
@@ -22,7 +21,8 @@ Tick = Callable[[str], None]
 def for_each(sizes: Sequence[int], tick: Tick) -> Iterator[tuple[int, Tick]]:
     """Yield sizes of samples, each with a tick that also names the size."""
     for number, size in enumerate(sizes, 1):
-        yield size, _titled(tick, f"samples of {size:,} bytes ({number} of {len(sizes)})")
+        title = f"samples of {size:,} bytes ({number} of {len(sizes)})"
+        yield size, lambda text, title=title: tick(f"{title}: {text}")  # type: ignore[misc]
 
 
 FAULTS = (
@@ -79,13 +79,20 @@ class Measured:
     num_samples: int
     num_bytes: int
 
-    def lap(
-        self, work: Callable[[Path], object], check: Callable[[Path], object] = lambda _: None
-    ) -> Callable[[bool], Lap]:
-        """Return a lap; results of the warm-up are checked."""
+    def variant(
+        self,
+        kind: Kind,
+        work: Callable[[Path], object],
+        check: Callable[[Path], object] = lambda _: None,
+        *,
+        settings: str = "",
+        name: str = "",
+    ) -> Variant:
+        """Return a variant, whose results are checked in the warm-up; `name` as of `variant`."""
 
         def lap(is_warm_up: bool) -> Lap:
-            empty(self.target)
+            shutil.rmtree(self.target, ignore_errors=True)
+            self.target.mkdir(parents=True)
             began = time.perf_counter()
             work(self.target)
             seconds = time.perf_counter() - began
@@ -94,10 +101,17 @@ class Measured:
             shutil.rmtree(self.target)
             return Lap(num_samples=self.num_samples, num_bytes=self.num_bytes, seconds=seconds)
 
-        return lap
+        return variant(kind, lap, settings, name)
 
 
-def compete(variants: Sequence[Variant], rounds: int, tick: Tick) -> list[BenchRow]:
+def variant(
+    kind: Kind, lap: Callable[[bool], Lap], settings: str | Callable[[], str] = "", name: str = ""
+) -> Variant:
+    """Return a variant; without a `name` it is the yardstick of its kind."""
+    return Variant(name=name or kind, kind=kind, is_yardstick=not name, lap=lap, settings=settings)
+
+
+def compete(variants: Sequence[Variant], rounds: int, tick: Tick) -> tuple[BenchRow, ...]:
     """Run a warm-up round, then `rounds` that count; in each, all variants one after another.
 
     A peer that fails gets a row with the reason; any other failure is raised. A peer that took
@@ -122,17 +136,18 @@ def compete(variants: Sequence[Variant], rounds: int, tick: Tick) -> list[BenchR
                 laps[variant.name] += [lap] if number else []
                 if number and variant.kind == "peer" and time.perf_counter() - began > SLOW_S:
                     slow.add(variant.name)
-    return [_row(each, laps[each.name], problems.get(each.name, "")) for each in variants]
-
-
-def _titled(tick: Tick, title: str) -> Tick:
-    return lambda text: tick(f"{title}: {text}")
+    return tuple(_row(each, laps[each.name], problems.get(each.name, "")) for each in variants)
 
 
 def failure(error: BaseException) -> str:
     """Return the problem of a peer that raised, in one line."""
     text = " ".join(str(error).split())
     return f"failed here: {type(error).__name__}: {text[:200]}"
+
+
+def missing_row(peer: Loader, problem: str) -> BenchRow:
+    """Return the row of a peer that cannot take part."""
+    return BenchRow(name=peer.name, kind="peer", settings=peer.settings, problem=problem)
 
 
 def _row(variant: Variant, laps: Sequence[Lap], problem: str) -> BenchRow:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,13 +12,7 @@ _PIECE_BYTES = 2**20
 
 def list_files(folder: Path) -> list[str]:
     """Return the paths of all files below a folder, sorted."""
-    found: list[str] = []
-    waiting = [str(folder)]
-    while waiting:
-        with os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                (waiting if entry.is_dir() else found).append(entry.path)
-    return sorted(found)
+    return sorted(os.path.join(root, name) for root, _, names in os.walk(folder) for name in names)
 
 
 def concatenate(files: Sequence[str], target: str) -> int:
@@ -63,9 +56,3 @@ def sendfile(source: Path, target: Path) -> None:
             if sent == 0:
                 raise OSError(f"{source} became shorter while it was copied")
             position += sent
-
-
-def empty(folder: Path) -> None:
-    """Make a folder, or empty an existing one."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)

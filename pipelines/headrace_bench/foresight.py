@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from pydantic import computed_field
 
-from headrace.cli.console import JsonOption, duration, open_console, tidy_end
+from headrace.cli.console import (
+    JsonOption,
+    duration,
+    open_console,
+    plain_table,
+    tell_json,
+    tidy_end,
+)
 from headrace.cli.watching import telling
 from headrace.examples.digits import export_digits
 from headrace.files.atomic import read_record
@@ -50,6 +57,7 @@ class Foretold(Record):
     parts: dict[str, tuple[float, float]]
     """Predicted and actual seconds of each step, and of the time between steps."""
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def error(self) -> float | None:
         """Relative error of the prediction; positive if it was too long."""
@@ -88,16 +96,14 @@ def foresight(
 
     Examples:
         headrace bench foresight
-
         headrace bench foresight --epochs 5,20,10 --suites 0
-
         headrace bench foresight audio.yaml vqa.yaml --epochs 1,4,2,3 --batches 32,16 --suites 0
     """
     load = machine.load()
     jobs = [
-        _run(recipe, index, each, batches.split(","))
+        _run(recipe, each, batch)
         for recipe in recipes or ["digits"]
-        for index, each in enumerate(epochs.split(","))
+        for each, batch in zip(epochs.split(","), cycle(batches.split(",")), strict=False)
     ]
     jobs += [
         _Job(words=("sweep", "digits", *words.split()), what=f"suite {words}", kind="suite")
@@ -107,17 +113,16 @@ def foresight(
         found = list(_measured(Path(folder), jobs, tick))
     host = machine.machine()
     if as_json:
-        runs = [{**each.model_dump(), "error": each.error} for each in found]
-        typer.echo(json.dumps({"runs": runs, "load": load, "machine": host.model_dump()}, indent=1))
+        tell_json({"runs": found, "load": load, "machine": host})
         return
-    open_console().print(_table(found))
+    titles = ("", "predicted", "took", "off", "of its parts")
+    open_console().print(plain_table(*titles, rows=map(_row, found)))
     for line in (in_words(found, "one", (1,)), in_words(found, "three or more", range(3, 1000))):
         typer.echo(line)
     typer.echo(f"{host.cpu}, {host.num_cores} cores; load {load:.2f} before")
 
 
-def _run(recipe: str, index: int, epochs: str, batches: Sequence[str]) -> _Job:
-    batch = batches[index % len(batches)]
+def _run(recipe: str, epochs: str, batch: str) -> _Job:
     changes = [f"trainer.max_epochs={epochs}"]
     changes += [f"data.global_batch_size={batch}"] if batch else []
     file = Path(recipe).absolute() if recipe.endswith((".yaml", ".yml")) else None
@@ -178,15 +183,10 @@ def _newest(home: Path, what: str, num_known: int) -> Foretold:
     )
 
 
-def _table(found: list[Foretold]) -> Table:
-    table = Table("", box=None, pad_edge=False)
-    for title in ("predicted", "took", "off", "of its parts"):
-        table.add_column(title)
-    for each in found:
-        said, error = "nothing was known", ""
-        if each.predicted_s is not None and each.half_s is not None and each.error is not None:
-            said = f"{duration(each.predicted_s)} ± {duration(each.half_s)}"
-            error = f"{each.error:+.0%}"
-        parts = ", ".join(f"{name} {a:.1f}:{b:.1f}" for name, (a, b) in each.parts.items())
-        table.add_row(each.what, said, duration(each.took_s), error, parts)
-    return table
+def _row(each: Foretold) -> Iterator[str]:
+    said, error = "nothing was known", ""
+    if each.predicted_s is not None and each.half_s is not None and each.error is not None:
+        said = f"{duration(each.predicted_s)} ± {duration(each.half_s)}"
+        error = f"{each.error:+.0%}"
+    yield from (each.what, said, duration(each.took_s), error)
+    yield ", ".join(f"{name} {a:.1f}:{b:.1f}" for name, (a, b) in each.parts.items())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import logging
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,10 +19,11 @@ from rich.table import Table
 
 from headrace.cli.console import open_console, tidy_end
 from headrace.cli.watching import telling
-from headrace.clusters import lease_client
 from headrace.clusters.gpus import visible_gpus
+from headrace.clusters.lease_folders import reap
 from headrace.errors import UserError, shortened
 from headrace.files.atomic import read_record, write_record
+from headrace.files.layout import SiteFolder
 from headrace.processes.children import Child, ChildEnd, ChildGroup
 from headrace.processes.identity import begin_child
 from headrace.processes.working_folder import python_module
@@ -31,7 +31,7 @@ from headrace.steps.node_facts import gpu_names
 from headrace_bench import machine
 from headrace_bench.contest import Tick
 from headrace_bench.gpu_rows import GpuReport, GpuRow, PartRows, confirmed, failed, skipped
-from headrace_bench.workspace import workspace
+from headrace_bench.workspace import in_memory, workspace
 
 logger = logging.getLogger(__name__)
 
@@ -50,35 +50,35 @@ class GpuPart:
     target: str
     """Function to call with the part's folder, `module:name`."""
     limit_s: float = 150.0
-    needs_cuda: bool = True
+    needs_cuda: bool = False
 
 
-_KEYS = "headrace_bench.gpu_trainings:keys"
-_INPUT, _NODE = "headrace_bench.gpu_input", "headrace_bench.gpu_node"
+_HOME = "headrace_bench.gpu_"
+_KEYS, _INPUT, _NODE = f"{_HOME}trainings:keys", f"{_HOME}input", f"{_HOME}node"
+
+_CUDA = ("nccl", "nccl-all", "sync-batchnorm", "16-mixed")
 
 PARTS = (
-    GpuPart(name="copies", target="headrace_bench.gpu_data:copies", needs_cuda=False),
-    GpuPart(name="usage", target="headrace_bench.gpu_data:usage"),
-    GpuPart(name="preflight", target=f"{_NODE}:preflights", limit_s=60.0, needs_cuda=False),
-    GpuPart(name="two-ranks", target="headrace_bench.gpu_ranks:two_ranks", needs_cuda=False),
-    GpuPart(name="decode", target=f"{_INPUT}:decode", limit_s=40.0, needs_cuda=False),
-    GpuPart(name="workers", target=f"{_INPUT}:workers", limit_s=40.0, needs_cuda=False),
-    GpuPart(name="gpu-decode", target=f"{_INPUT}:gpu_decode", limit_s=60.0, needs_cuda=False),
-    GpuPart(name="gpu-tier", target=f"{_INPUT}:gpu_tier", limit_s=60.0, needs_cuda=False),
-    GpuPart(name="nccl", target=_KEYS),
-    GpuPart(name="nccl-all", target=_KEYS),
-    GpuPart(name="sync-batchnorm", target=_KEYS),
-    GpuPart(name="bf16-mixed", target=_KEYS, needs_cuda=False),
-    GpuPart(name="16-mixed", target=_KEYS),
-    GpuPart(name="channels-last", target=_KEYS, needs_cuda=False),
-    GpuPart(name="fsdp2", target=_KEYS, needs_cuda=False),
-    GpuPart(name="resume", target="headrace_bench.gpu_trainings:resume", needs_cuda=False),
-    GpuPart(name="train", target="headrace_bench.gpu_trainings:speed", needs_cuda=False),
-    GpuPart(name="photos", target=f"{_INPUT}:photos", limit_s=90.0, needs_cuda=False),
-    GpuPart(name="trials", target=f"{_NODE}:trials", limit_s=90.0, needs_cuda=False),
-    GpuPart(name="probe", target=f"{_NODE}:probe", limit_s=90.0, needs_cuda=False),
-    GpuPart(name="compile", target=_KEYS),
-)
+    GpuPart(name="copies", target=f"{_HOME}data:copies"),
+    GpuPart(name="usage", target=f"{_HOME}data:usage", needs_cuda=True),
+    GpuPart(name="preflight", target=f"{_NODE}:preflights", limit_s=60.0),
+    GpuPart(name="two-ranks", target=f"{_HOME}data:two_ranks"),
+    GpuPart(name="decode", target=f"{_INPUT}:decode", limit_s=40.0),
+    GpuPart(name="workers", target=f"{_INPUT}:workers", limit_s=40.0),
+    GpuPart(name="gpu-decode", target=f"{_INPUT}:gpu_decode", limit_s=60.0),
+    GpuPart(name="gpu-tier", target=f"{_INPUT}:gpu_tier", limit_s=60.0),
+    *(
+        GpuPart(name=name, target=_KEYS, needs_cuda=name in _CUDA)
+        for name in ("nccl", "nccl-all", "sync-batchnorm", "bf16-mixed", "16-mixed",
+                     "channels-last", "fsdp2")
+    ),
+    GpuPart(name="resume", target=f"{_HOME}trainings:resume"),
+    GpuPart(name="train", target=f"{_HOME}trainings:speed"),
+    GpuPart(name="photos", target=f"{_INPUT}:photos", limit_s=90.0),
+    GpuPart(name="trials", target=f"{_NODE}:trials", limit_s=90.0),
+    GpuPart(name="probe", target=f"{_NODE}:probe", limit_s=90.0),
+    GpuPart(name="compile", target=_KEYS, needs_cuda=True),
+)  # fmt: skip
 """In the order in which they run: long parts come last, because the total time is limited."""
 
 
@@ -100,7 +100,6 @@ def gpu(
 
     Examples:
         headrace bench gpu
-
         headrace bench gpu --only fsdp2,resume --output /tmp/check.json
     """
     parts = known_parts(only)
@@ -108,9 +107,8 @@ def gpu(
     output.parent.mkdir(parents=True, exist_ok=True)
     date = datetime.now(timezone.utc).isoformat(timespec="seconds")
     began = time.monotonic()
-    shared = Path("/dev/shm")
-    folder = shared if shared.is_dir() else Path(tempfile.gettempdir())
-    with tidy_end(), telling(open_console(stderr=True)) as tick, workspace(folder, 2**30) as made:
+    progress = telling(open_console(stderr=True))
+    with tidy_end(), progress as tick, workspace(in_memory(), 2**30) as made:
         lacks, devices = look()
         rows = (devices, *check(parts, made, limit, lacks, tick))
     report = GpuReport(
@@ -178,7 +176,7 @@ def check(
         if lacks and part.needs_cuda:
             yield skipped(part.name, lacks)
         elif left_s <= 0:
-            yield _failed(part, f"not begun: the {limit_s:g} s of the whole check are over")
+            yield failed(part.name, f"not begun: the {limit_s:g} s of the whole check are over")
         else:
             yield from run_part(part, folder / part.name, min(part.limit_s, left_s))
 
@@ -199,12 +197,12 @@ def run_part(part: GpuPart, folder: Path, limit_s: float) -> tuple[GpuRow, ...]:
         with ChildGroup((child,), grace_s=_GRACE_S) as group:
             (end,) = group.supervise(lambda: time.monotonic() < ends_at)
     finally:
-        _end_leases(folder)
+        reap(SiteFolder(folder))  # of a part that was killed
     left = read_record(folder / _ROWS, PartRows) or PartRows()
     problem = left.problem or _problem(end, limit_s)
     if not problem and not left.rows:
         problem = "it has no result"
-    return left.rows if not problem else (*left.rows, _failed(part, problem))
+    return left.rows if not problem else (*left.rows, failed(part.name, problem))
 
 
 def main(arguments: list[str]) -> int:
@@ -227,26 +225,10 @@ def main(arguments: list[str]) -> int:
 
 def _problem(end: ChildEnd, limit_s: float) -> str:
     """Return why a part without a reported error has failed; empty if it has ended well."""
+    last = next(reversed(end.last_words.splitlines()), "no output")
     if end.stopped:
-        return f"ended by its time limit of {limit_s:.0f} s; last: {_last_line(end)}"
-    return f"{end.cause}: {_last_line(end)}" if end.failed else ""
-
-
-def _last_line(end: ChildEnd) -> str:
-    return next(reversed(end.last_words.splitlines()), "no output")
-
-
-def _failed(part: GpuPart, problem: str) -> GpuRow:
-    return failed(part.name, " ".join(problem.split()))
-
-
-def _end_leases(folder: Path) -> None:
-    """End the lease of a part that was killed; a part that ended well has no open lease."""
-    from headrace_bench.train import lease_of  # torch takes two seconds
-
-    lease = lease_of(folder)
-    if lease.path.exists():
-        lease_client.end(lease, grace_s=_GRACE_S)
+        return f"ended by its time limit of {limit_s:.0f} s; last: {last}"
+    return f"{end.cause}: {last}" if end.failed else ""
 
 
 def show(report: GpuReport, console: Console) -> None:
@@ -258,7 +240,7 @@ def show(report: GpuReport, console: Console) -> None:
     console.print(grid)
     host, versions = report.machine, report.machine.versions
     packages = ", ".join(f"{name} {versions[name]}" for name in ("torch", "lightning", "headrace"))
-    console.print(f"{host.cpu}, {host.num_cores} cores; {packages}", highlight=False)
+    console.print(f"{host.cpu}, {host.num_cores} cores; {packages}")
 
 
 if __name__ == "__main__":

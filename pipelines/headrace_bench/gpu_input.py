@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,11 +24,17 @@ from headrace.recipe.base import Target
 from headrace.recipe.recipe import DataSpec
 from headrace.recipe.site import Tier
 from headrace.shards.dataset import ShardedDataset
-from headrace_bench.decode import jpeg_images
-from headrace_bench.gpu_data import Rows, the_device
-from headrace_bench.gpu_rows import confirmed, failed, judged, skipped
+from headrace_bench.gpu_data import the_device
+from headrace_bench.gpu_rows import Rows, confirmed, failed, judged, skipped
 from headrace_bench.machine import num_cores
-from headrace_bench.photos import PhotoOptions, make_photographs, photo_epoch, trained
+from headrace_bench.photos import (
+    PhotoOptions,
+    decode_jpeg,
+    make_photographs,
+    photo_epoch,
+    square_pictures,
+    trained,
+)
 from headrace_bench.samples import SampleShape, random_samples
 from headrace_bench.shards import SAMPLE, SPLIT, write_dataset
 
@@ -113,17 +120,17 @@ def _are_equal(some: list[dict[str, Any]], others: list[dict[str, Any]]) -> bool
 def gpu_decode(folder: Path) -> Rows:
     """Compare JPEG decoded on the GPU with the CPU's pixels."""
     name, device = "gpu-decode", the_device()
-    images, notes, decoder = jpeg_images(256), dict[str, str](), DeviceDecoder()
-    write_dataset(folder / "dataset", images.files, max(map(len, images.files)))
+    files, notes, decoder = square_pictures(256).files, dict[str, str](), DeviceDecoder()
+    write_dataset(folder / "dataset", files, max(map(len, files)))
     decoder.open(device, notes)
     if device.type == "cpu" or nvimgcodec() is None:
         return (skipped(name, notes["decoder"]),)
     reader = SampleReader(ShardedDataset(folder / "dataset", SPLIT), Reading(decoder=decoder))
-    numbers = np.arange(len(images.files))
+    numbers = np.arange(len(files))
     found = reader.read(numbers)[SAMPLE]
     if notes["decoder"].startswith("the CPU") or "decoded_by_cpu" in notes or not found.is_cuda:
         return (failed(name, f"not decoded on the GPU: {notes}"),)
-    expected = torch.from_numpy(images.decoded).to(device)
+    expected = torch.from_numpy(np.stack([decode_jpeg(BytesIO(each)) for each in files])).to(device)
     difference = float((found.float() - expected.float()).abs().mean())
 
     def read() -> Iterable[int]:
@@ -179,9 +186,8 @@ def photos(folder: Path) -> Rows:
     device = the_device()
     on_gpu = device.type == "cuda"
     count, size, batch_size = (2**13, 224, 256) if on_gpu else (16, 32, 4)
-    made = make_photographs(min(count, 256)).files
-    files = [made[number % len(made)] for number in range(count)]
-    write_dataset(folder / "dataset", files, max(map(len, made)))
+    files = make_photographs(min(count, 256)).repeated(count)
+    write_dataset(folder / "dataset", files, max(map(len, files)))
     options = PhotoOptions(size=size, batch_size=batch_size, folder=folder)
     epoch = photo_epoch(folder / "dataset", options)
     first = next(iter(epoch()))

@@ -17,8 +17,7 @@ from headrace.files.locks import locked
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import parse
 from headrace.recipe.site import Site
-from headrace_bench.gpu_data import Rows
-from headrace_bench.gpu_rows import confirmed
+from headrace_bench.gpu_rows import Rows, confirmed
 from headrace_bench.gpu_trainings import num_ranks
 from headrace_bench.machine import num_cores
 from headrace_bench.suite import made_home, sweep_s
@@ -32,7 +31,7 @@ from pathlib import Path
 import torch
 
 def square(x):
-    folder = Path(__file__).parent.parent / "begun"
+    folder = Path(__file__).parent / "begun"
     folder.mkdir(exist_ok=True)
     (folder / str(x)).touch()
     ends_at = time.monotonic() + 60

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import computed_field
 
 from headrace.record import Figures
-from headrace_bench.records import BenchMachine
+from headrace_bench.records import MachineReport
 
 Outcome = Literal["ok", "failed", "skipped", "measured"]
 
@@ -29,25 +29,24 @@ class GpuRow(Figures):
     """Least or greatest allowed `figure`; null without a goal."""
 
 
+Rows = tuple[GpuRow, ...]
+"""Results of a part, one or several."""
+
+
 class PartRows(Figures):
     """Results of a part."""
 
-    rows: tuple[GpuRow, ...] = ()
+    rows: Rows = ()
     problem: str = ""
     """The error it raised; empty if it has ended well."""
 
 
-class GpuReport(Figures):
+class GpuReport(MachineReport):
     """A whole check."""
 
-    command: str
-    date: str
-    """Start, UTC."""
-    machine: BenchMachine
     gpus: tuple[str, ...]
     """Names and driver of the GPUs, from `nvidia-smi`."""
-    rows: tuple[GpuRow, ...]
-    seconds: float
+    rows: Rows
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -80,8 +79,8 @@ def confirmed(name: str, finding: str, problems: Sequence[str]) -> GpuRow:
 
 
 def failed(name: str, reason: str) -> GpuRow:
-    """Return a failed row."""
-    return _row(name, "failed", reason)
+    """Return a failed row, with the reason in one line."""
+    return _row(name, "failed", " ".join(reason.split()))
 
 
 def skipped(name: str, reason: str) -> GpuRow:

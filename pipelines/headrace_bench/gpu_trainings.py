@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,8 +15,8 @@ from headrace.files.layout import LeaseFolder
 from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
-from headrace_bench.gpu_rows import GpuRow, confirmed, judged, skipped
-from headrace_bench.observed_model import SIDE, Observed, observed
+from headrace_bench.gpu_rows import GpuRow, Rows, confirmed, judged, skipped
+from headrace_bench.observed_model import SIDE, Observed
 from headrace_bench.samples import SampleShape, random_samples
 from headrace_bench.shards import write_dataset
 from headrace_bench.train import (
@@ -27,8 +27,6 @@ from headrace_bench.train import (
     train_once,
     train_tables,
 )
-
-Rows = tuple[GpuRow, ...]
 
 _BATCH, _STEPS = 64, 12
 _CHECKPOINT_STEPS, _DIES_AFTER = 3, 8
@@ -42,8 +40,7 @@ SHARE_GOAL, UTILISATION_GOAL, START_GOAL = 0.98, 0.98, 1.3
 """Of throughput over the plain loop's, of time without a wait for batches, of start over its."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Keys:
+class _Keys(NamedTuple):
     """Keys of `trainer`, and their effect on a training."""
 
     trainer: Mapping[str, object]
@@ -57,33 +54,21 @@ class _Keys:
 
 def _all_keys(ranks: int) -> dict[str, _Keys]:
     """Return the keys by the name of the part."""
-    alone = {"strategy": _ALONE}
+    alone, own = {"strategy": _ALONE}, _SAME if ranks == 1 else math.inf
     spread = {"backend": "nccl", "world_size": ranks}
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
     sync = {"sync_batchnorm": True, **(alone if ranks == 1 else {})}
-    sharded = {
-        "is_sharded": True,
-        "backend": "nccl" if torch.cuda.is_available() else "gloo",
-        "world_size": ranks,
-    }
-    bf16, fp16 = "torch.bfloat16", "torch.float16"
-    own = _SAME if ranks == 1 else math.inf
+    sharded = {"is_sharded": True, "backend": backend, "world_size": ranks}
+    bf16, fp16 = {"output_dtype": "torch.bfloat16"}, {"output_dtype": "torch.float16"}
     return {
-        "nccl": _Keys(trainer=alone, expected={"backend": "nccl"}),
-        "nccl-all": _Keys(trainer={}, expected=spread, ranks=ranks, tolerance=own),
-        "sync-batchnorm": _Keys(
-            trainer=sync, expected={**spread, "has_sync_batchnorm": True}, ranks=ranks
-        ),
-        "bf16-mixed": _Keys(
-            trainer={"precision": "bf16-mixed"}, expected={"output_dtype": bf16}, tolerance=_BF16
-        ),
-        "16-mixed": _Keys(
-            trainer={"precision": "16-mixed"}, expected={"output_dtype": fp16}, tolerance=_FP16
-        ),
-        "channels-last": _Keys(
-            trainer={"channels_last": True}, expected={"is_channels_last": True}
-        ),
-        "fsdp2": _Keys(trainer={"strategy": "fsdp"}, expected=sharded, ranks=ranks, tolerance=own),
-        "compile": _Keys(trainer={"compile": True}, expected={"is_compiled": True}),
+        "nccl": _Keys(alone, {"backend": "nccl"}),
+        "nccl-all": _Keys({}, spread, ranks, own),
+        "sync-batchnorm": _Keys(sync, {**spread, "has_sync_batchnorm": True}, ranks),
+        "bf16-mixed": _Keys({"precision": "bf16-mixed"}, bf16, tolerance=_BF16),
+        "16-mixed": _Keys({"precision": "16-mixed"}, fp16, tolerance=_FP16),
+        "channels-last": _Keys({"channels_last": True}, {"is_channels_last": True}),
+        "fsdp2": _Keys({"strategy": "fsdp"}, sharded, ranks, own),
+        "compile": _Keys({"compile": True}, {"is_compiled": True}),
     }
 
 
@@ -141,31 +126,17 @@ def speed(folder: Path) -> Rows:
     share, begun = rate.of_limit["headrace"], first["headrace"] / first["torchrun"]
     samples_per_s = rate.rows[1].samples_per_s or 0.0
     what = f"{options.side} px, batch {options.batch_size}, {ranks} ranks"
+    took = f"{first['headrace']:.1f} s, {begun:.2f} of torchrun's {first['torchrun']:.1f} s"
+    share_words = f"{share:.3f}: ResNet-50, {samples_per_s:,.0f} samples/s at {what}"
+    used_words = f"{used:.3f} of the time after the warm-up without a wait for batches"
+    waited_s = steadiest.start_wait_s
+    waited = f"{waited_s:.2f} s for the batches of the warm-up"
+    least, used_goal, most = (SHARE_GOAL, UTILISATION_GOAL, START_GOAL) if on_gpu else (None,) * 3
     return (
-        judged(
-            "plain-loop-share",
-            share,
-            f"{share:.3f}: ResNet-50, {samples_per_s:,.0f} samples/s at {what}",
-            at_least=SHARE_GOAL if on_gpu else None,
-        ),
-        judged(
-            "utilisation",
-            used,
-            f"{used:.3f} of the time after the warm-up without a wait for batches",
-            at_least=UTILISATION_GOAL if on_gpu else None,
-        ),
-        judged(
-            "wait-at-start",
-            steadiest.start_wait_s,
-            f"{steadiest.start_wait_s:.2f} s for the batches of the warm-up",
-            unit="s",
-        ),
-        judged(
-            "first-step",
-            begun,
-            f"{first['headrace']:.1f} s, {begun:.2f} of torchrun's {first['torchrun']:.1f} s",
-            at_most=START_GOAL if on_gpu else None,
-        ),
+        judged("plain-loop-share", share, share_words, at_least=least),
+        judged("utilisation", used, used_words, at_least=used_goal),
+        judged("wait-at-start", waited_s, waited, unit="s"),
+        judged("first-step", begun, took, at_most=most),
     )
 
 
@@ -208,7 +179,7 @@ class _Bench:
 
     def observe(self, name: str) -> Observed:
         """Return what the model of that training has reported."""
-        return observed(self._file(name))
+        return Observed.model_validate_json(self._file(name).read_bytes())
 
     def _file(self, name: str) -> Path:
         return self.folder / f"{name}.json"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from headrace_bench.contest import Variant
-from headrace_bench.peers.peer import Epoch
+from headrace_bench.contest import Variant, variant
+from headrace_bench.peers import Epoch
 from headrace_bench.records import Kind, Lap
 
 Check = Callable[[Tensor, Tensor], bool]
@@ -28,6 +28,14 @@ class Reader:
     check: Check
     skips_start: bool = False
     """Exclude the first batch of an epoch and the time until then: peers start workers."""
+
+    def variant(self, kind: Kind, settings: str, name: str = "") -> Variant:
+        """Return a variant with its laps; `name` as of `contest.variant`."""
+        return variant(kind, lambda is_warm_up: read_lap(self, is_warm_up), settings, name)
+
+    def by(self, epoch: Epoch) -> Reader:
+        """Return the same work by other passes."""
+        return replace(self, epoch=epoch)
 
 
 def read_lap(reader: Reader, is_warm_up: bool) -> Lap:
@@ -47,19 +55,6 @@ def read_lap(reader: Reader, is_warm_up: bool) -> Lap:
             seconds=total.seconds + part.seconds,
         )
     return total
-
-
-def reading(
-    name: str, kind: Kind, reader: Reader, settings: str, *, is_yardstick: bool = True
-) -> Variant:
-    """Return a variant with the laps of a reader."""
-    return Variant(
-        name=name,
-        kind=kind,
-        is_yardstick=is_yardstick,
-        lap=lambda is_warm_up: read_lap(reader, is_warm_up),
-        settings=settings,
-    )
 
 
 def check_epoch(reader: Reader) -> None:
@@ -98,42 +93,43 @@ def _epoch_lap(reader: Reader, at_most_s: float) -> Lap:
 
 
 class Tuned:
-    """Tries every number of workers in the warm-up and keeps the fastest.
+    """A peer that tries every number of workers in the warm-up and keeps the fastest.
 
     Args:
-        workers: Numbers of workers to try.
-        make: Opens a reader with a number of workers.
+        reader: The work.
+        epoch_by: Returns the peer's passes with a number of workers.
+        choices: Numbers of workers to try.
         settings: How the peer is used.
     """
 
     def __init__(
-        self, workers: Sequence[int], make: Callable[[int], Reader], settings: str
+        self,
+        reader: Reader,
+        epoch_by: Callable[[int], Epoch],
+        choices: Sequence[int],
+        settings: str,
     ) -> None:
-        self._choices = tuple(workers)
-        self._make = make
-        self._settings = settings
-        self._reader: Reader | None = None
-        self._num_workers = self._choices[0]
+        self._reader, self._epoch_by, self._settings = reader, epoch_by, settings
+        self._choices, self._chosen = tuple(choices), choices[0]
+
+    def variant(self, name: str) -> Variant:
+        """Return it as a variant."""
+        return variant("peer", self.lap, self.settings, name)
 
     def lap(self, is_warm_up: bool) -> Lap:
         """Return a lap; in the warm-up, the best lap of all choices."""
-        if self._reader is None or is_warm_up:
-            return self._choose()
-        return read_lap(self._reader, is_warm_up=False)
+        if not is_warm_up:
+            return read_lap(self._reader, is_warm_up=False)
+        laps: dict[int, tuple[Lap, Reader]] = {}
+        for number in self._choices:
+            reader = replace(self._reader, epoch=self._epoch_by(number), skips_start=True)
+            laps[number] = read_lap(reader, is_warm_up=not laps), reader
+        self._chosen = max(laps, key=lambda number: laps[number][0].bytes_per_s)
+        lap, self._reader = laps[self._chosen]
+        return lap
 
     def settings(self) -> str:
         """How the peer is used, with the chosen workers."""
         *most, last = map(str, self._choices)
-        workers = f"best of {', '.join(most)} and {last} workers: {self._num_workers}"
-        return f"{self._settings}; {workers}" if len(self._choices) > 1 else self._settings
-
-    def _choose(self) -> Lap:
-        best: Lap | None = None
-        for num_workers in self._choices:
-            reader = self._make(num_workers)
-            lap = read_lap(reader, is_warm_up=best is None)
-            if best is None or lap.bytes_per_s > best.bytes_per_s:
-                best, self._reader, self._num_workers = lap, reader, num_workers
-        if best is None:
-            raise ValueError("no number of workers to try")
-        return best
+        workers = f"best of {', '.join(most)} and {last} workers: {self._chosen}"
+        return f"{self._settings}; {workers}" if most else self._settings

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import cross_entropy
 
-from headrace.files.atomic import read_record, write_record
+from headrace.files.atomic import write_record
 from headrace.record import Figures
 
 SIDE = 32
@@ -109,15 +109,3 @@ class ObservedNet(LightningModule):  # type: ignore[misc]
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return SGD with momentum."""
         return torch.optim.SGD(self.parameters(), lr=0.02, momentum=0.9)
-
-
-def observed(file: Path) -> Observed:
-    """Return the record of a training.
-
-    Raises:
-        FileNotFoundError: The training has not ended.
-    """
-    found = read_record(file, Observed)
-    if found is None:
-        raise FileNotFoundError(f"{file}: the training has written nothing")
-    return found

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,15 +14,29 @@ import torch
 from numpy.typing import NDArray
 
 from headrace.shards.dataset import ShardedDataset
-from headrace_bench.contest import BenchOptions, Measured, Tick, Variant, compete, for_each
+from headrace_bench.contest import (
+    BenchOptions,
+    Measured,
+    Tick,
+    Variant,
+    compete,
+    for_each,
+    missing_row,
+)
 from headrace_bench.copying import concatenate, concatenate_bare, list_files
 from headrace_bench.laps import Reader, check_epoch
 from headrace_bench.machine import num_cores
 from headrace_bench.pack_headrace import new_pool, pack_folder, shard_bytes_of
-from headrace_bench.peers.peer import Loader, PeerPart, PeerReading, load, missing
-from headrace_bench.read import check_against, missing_row
-from headrace_bench.records import BenchRow, BenchTable
-from headrace_bench.samples import SampleShape, plan_shape, random_samples, write_files
+from headrace_bench.peers import Loader, PeerPart
+from headrace_bench.read import check_against
+from headrace_bench.records import BenchTable
+from headrace_bench.samples import (
+    SampleShape,
+    plan_shape,
+    random_samples,
+    room_for_files,
+    write_files,
+)
 from headrace_bench.workspace import workspace
 
 _MAX_FILES = 131_072
@@ -50,7 +65,7 @@ def bench_pack(options: BenchOptions, tick: Tick) -> tuple[BenchTable, ...]:
         return tuple(_table(options, size, pool, show) for size, show in each)
 
 
-def write_part(module: str, files: Sequence[str], number: int, folder: str) -> None:
+def write_part(peer: Loader, files: Sequence[str], number: int, folder: Path) -> None:
     """Let a peer write the samples of `.npy` files, numbered by their names; runs in the pool."""
     first = np.load(files[0])
     part = PeerPart(
@@ -59,13 +74,12 @@ def write_part(module: str, files: Sequence[str], number: int, folder: str) -> N
         sample_shape=first.shape,
         items=((int(Path(name).stem), np.load(name)) for name in files),
     )
-    load(module).write(part, Path(folder))
+    peer.write(part, folder)
 
 
 def _table(options: BenchOptions, size: int, pool: ProcessPoolExecutor, tick: Tick) -> BenchTable:
     shape = plan_shape(size, options.total_bytes, _MAX_FILES)
-    needed_bytes = 3 * shape.num_bytes + 2 * 4096 * shape.num_samples
-    with workspace(options.folder, needed_bytes) as folder:
+    with workspace(options.folder, room_for_files(shape)) as folder:
         tick(f"writing {shape.num_samples:,} files of {shape.sample_bytes:,} bytes")
         samples = random_samples(shape)
         files = write_files(samples, folder / "files")
@@ -80,12 +94,12 @@ def _table(options: BenchOptions, size: int, pool: ProcessPoolExecutor, tick: Ti
             num_bytes=shape.num_bytes,
         )
         packers = [peer for peer in options.peers if peer.packs]
-        there = [peer for peer in packers if not missing(peer)]
-        rows: list[BenchRow] = compete(_variants(job, there), options.rounds, tick)
-        rows += [missing_row(peer, missing(peer)) for peer in packers if missing(peer)]
+        there = [peer for peer in packers if not peer.missing]
+        rows = compete([*_own_variants(job), *_peers(job, there)], options.rounds, tick)
+    absent = (missing_row(peer, peer.missing) for peer in packers if peer.missing)
     return BenchTable(
         title=f"pack, {shape.num_samples:,} .npy files of {shape.sample_bytes:,} bytes",
-        rows=tuple(rows),
+        rows=(*rows, *absent),
         notes=(
             "Limit: the same folder listed, and its files read and written one after another, "
             "without checking them.",
@@ -96,41 +110,33 @@ def _table(options: BenchOptions, size: int, pool: ProcessPoolExecutor, tick: Ti
     )
 
 
-def _variants(job: _Job, peers: Sequence[Loader]) -> list[Variant]:
-    return [
-        Variant(
-            name="limit",
-            kind="limit",
-            is_yardstick=True,
-            lap=job.lap(lambda _: _concatenate(job, concatenate)),
-            settings="listing and concatenation by Python's open, read and write",
-        ),
-        Variant(
-            name="limit, bare system calls",
-            kind="limit",
-            lap=job.lap(lambda _: _concatenate(job, concatenate_bare)),
-            settings="listing and concatenation by open, fstat, read and close",
-        ),
-        Variant(
-            name="headrace",
-            kind="headrace",
-            is_yardstick=True,
-            lap=job.lap(lambda _: _pack(job, {}), lambda to: check_packed(to, job.samples)),
-            settings="pack step with the defaults of recipes",
-        ),
-        Variant(
-            name="headrace, no statistics",
-            kind="headrace",
-            lap=job.lap(lambda _: _pack(job, {"statistics": "none"})),
-            settings="pack.statistics: none",
-        ),
-        *(_peer_variant(job, peer) for peer in peers),
-    ]
+def _own_variants(job: _Job) -> Iterator[Variant]:
+    how = "listing and concatenation by Python's open, read and write"
+    yield job.variant("limit", lambda _: _concatenate(job, concatenate), settings=how)
+    yield job.variant(
+        "limit",
+        lambda _: _concatenate(job, concatenate_bare),
+        settings="listing and concatenation by open, fstat, read and close",
+        name="limit, bare system calls",
+    )
+    yield job.variant(
+        "headrace",
+        lambda _: _pack(job, {}),
+        lambda to: check_packed(to, job.samples),
+        settings="pack step with the defaults of recipes",
+    )
+    yield job.variant(
+        "headrace",
+        lambda _: _pack(job, {"statistics": "none"}),
+        settings="pack.statistics: none",
+        name="headrace, no statistics",
+    )
 
 
-def _peer_variant(job: _Job, peer: Loader) -> Variant:
-    lap = job.lap(lambda _: _pack_by(job, peer), lambda _: _check_peer(job, peer))
-    return Variant(name=peer.name, kind="peer", lap=lap, settings=peer.settings)
+def _peers(job: _Job, peers: Sequence[Loader]) -> Iterator[Variant]:
+    for peer in peers:
+        work, check = partial(_pack_by, job, peer), partial(_check_peer, job, peer)
+        yield job.variant("peer", work, check, settings=peer.settings, name=peer.name)
 
 
 def _shares(files: Sequence[str]) -> list[Sequence[str]]:
@@ -150,12 +156,11 @@ def _pack(job: _Job, options: dict[str, str]) -> None:
     pack_folder(job.source, job.target, job.pool, shard_bytes, options)
 
 
-def _pack_by(job: _Job, peer: Loader) -> None:
-    numbers = range(num_cores())
-    modules, folders = [peer.folder] * len(numbers), [str(job.target)] * len(numbers)
-    for _ in job.pool.map(write_part, modules, _shares(job.files), numbers, folders):
+def _pack_by(job: _Job, peer: Loader, target: Path) -> None:
+    peers, numbers, targets = [peer] * num_cores(), range(num_cores()), [target] * num_cores()
+    for _ in job.pool.map(write_part, peers, _shares(job.files), numbers, targets):
         pass
-    peer.finish(job.target, num_cores())
+    peer.finish(target, num_cores())
 
 
 def check_packed(target: Path, samples: NDArray[np.uint8]) -> None:
@@ -180,18 +185,13 @@ def check_packed(target: Path, samples: NDArray[np.uint8]) -> None:
             raise ValueError("a sample was not packed as it is")
 
 
-def _check_peer(job: _Job, peer: Loader) -> None:
-    reading = PeerReading(
-        folder=job.target,
-        sample_shape=job.shape.sample_shape,
-        batch_size=job.shape.batch_size,
-        num_workers=0,
-    )
+def _check_peer(job: _Job, peer: Loader, target: Path) -> None:
+    shape = job.shape
     check_epoch(
         Reader(
-            epoch=peer.open(reading),
+            epoch=peer.open(target, shape, 0),
             lap_s=0.0,
-            num_samples=job.shape.num_samples - job.shape.batch_size + 1,
+            num_samples=shape.num_samples - shape.batch_size + 1,
             check=check_against(torch.from_numpy(job.samples)),
         )
     )

@@ -57,7 +57,7 @@ class PoolFleet:
 
 
 def shard_bytes_of(num_bytes: int, sample_bytes: int = 1) -> int:
-    """Return the size of shards of which each process gets several."""
+    """Return a size of shards, small enough that each process gets several."""
     num_shards = _SHARDS_A_PROCESS * num_cores()
     return min(64 * 2**20, max(num_bytes // num_shards, sample_bytes))
 

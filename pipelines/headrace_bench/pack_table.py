@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pyarrow import csv, parquet, table
 
 from headrace.shards.dataset import ShardedDataset
-from headrace_bench.contest import BenchOptions, Measured, Tick, Variant, compete
+from headrace_bench.contest import BenchOptions, Measured, Tick, compete
 from headrace_bench.machine import num_cores
 from headrace_bench.pack_headrace import new_pool, pack_folder, shard_bytes_of
 from headrace_bench.records import BenchTable
@@ -22,7 +22,7 @@ _BATCH_ROWS = 2**16
 _WRITTEN_BYTES = 30  # most bytes of a number in a CSV file
 
 
-def bench_table(options: BenchOptions, form: str, tick: Tick) -> tuple[BenchTable, ...]:
+def bench_table(form: str, options: BenchOptions, tick: Tick) -> tuple[BenchTable, ...]:
     """Return one table: a `parquet` or `csv` file of 17 `float32` columns; peers are ignored.
 
     Raises:
@@ -40,28 +40,22 @@ def bench_table(options: BenchOptions, form: str, tick: Tick) -> tuple[BenchTabl
         work = Measured(target=folder / "packed", num_samples=num_rows, num_bytes=num_bytes)
         shard_bytes = shard_bytes_of(num_bytes)
         variants = [
-            Variant(
-                name="limit",
-                kind="limit",
-                is_yardstick=True,
-                lap=work.lap(lambda to: _copy(file, to / "table.h5")),
+            work.variant(
+                "limit",
+                lambda to: _copy(file, to / "table.h5"),
                 settings="rows by pyarrow in batches, columns by h5py in order, one process",
             ),
-            Variant(
-                name="headrace",
-                kind="headrace",
-                is_yardstick=True,
-                lap=work.lap(
-                    lambda to: pack_folder(file, to, pool, shard_bytes, {}),
-                    lambda to: _check(to, numbers),
-                ),
+            work.variant(
+                "headrace",
+                lambda to: pack_folder(file, to, pool, shard_bytes, {}),
+                lambda to: _check(to, numbers),
                 settings="pack step with the defaults of recipes",
             ),
         ]
         rows = compete(variants, options.rounds, tick)
     note = f"headrace: by {num_cores()} processes; names, splits, checksums and statistics too."
     title = f"pack, a {form} table of {num_rows:,} rows of {_NUM_COLUMNS} float32 columns"
-    return (BenchTable(title=title, rows=tuple(rows), notes=(note,)),)
+    return (BenchTable(title=title, rows=rows, notes=(note,)),)
 
 
 def _write(numbers: NDArray[np.float32], file: Path) -> Path:

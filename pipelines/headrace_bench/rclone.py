@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import shutil
 import subprocess
 import sys
-import threading
-from collections import deque
+import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from headrace.errors import StepError, UserError
 from headrace.recipe.site import StoreOptions
@@ -36,6 +33,7 @@ _QUICK = (
 )
 DEFAULTS = ("--stats=0",)
 """For `RcloneServer.copy`: rclone with its default options."""
+_POLL_S = 0.02
 _STARTED = re.compile(r"Starting s3 server on \[(http://[^/\]]+)")
 
 
@@ -135,40 +133,30 @@ def serving(folder: Path) -> Iterator[RcloneServer]:
         UserError: rclone is not installed.
         StepError: It does not start.
     """
-    program = find_rclone()
+    program, log = find_rclone(), folder / "rclone.log"
     (folder / BUCKET).mkdir(parents=True, exist_ok=True)
     keys = ",".join(_KEYS.values())
-    process = subprocess.Popen(
-        [program, "serve", "s3", "--config", "", "--addr", "127.0.0.1:0", str(folder)],
-        env={**os.environ, "RCLONE_AUTH_KEY": f'"{keys}"'},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [program, "serve", "s3", "--config", "", "--addr", "127.0.0.1:0", str(folder)],
+            env={**os.environ, "RCLONE_AUTH_KEY": f'"{keys}"'},
+            stderr=output,
+        )
     with process:
-        log = _Log(process.stderr)
         try:
-            yield RcloneServer(program=program, folder=folder / BUCKET, endpoint_url=log.url())
+            url = _url(process, log)
+            yield RcloneServer(program=program, folder=folder / BUCKET, endpoint_url=url)
         finally:
             process.terminate()
-            log.finish()
 
 
-class _Log:
-    """Output of a server: its URL first; the rest is read so that the server never blocks."""
-
-    def __init__(self, lines: IO[str] | None) -> None:
-        self._lines = lines or io.StringIO()
-        self._rest = threading.Thread(target=deque, args=(self._lines, 0))
-
-    def url(self) -> str:
-        said: deque[str] = deque(maxlen=3)
-        for line in self._lines:
-            said.append(line.strip())
-            if found := _STARTED.search(line):
-                self._rest.start()
-                return found[1]
-        raise StepError(f"rclone serve s3 did not start: {' '.join(said)}")
-
-    def finish(self) -> None:
-        if self._rest.ident is not None:
-            self._rest.join()
+def _url(process: subprocess.Popen[bytes], log: Path) -> str:
+    """Wait until a server has logged its URL."""
+    while True:
+        has_ended = process.poll() is not None
+        if found := _STARTED.search(log.read_text()):
+            return found[1]
+        if has_ended:
+            last = " ".join(log.read_text().split("\n")[-4:]).strip()
+            raise StepError(f"rclone serve s3 did not start: {last}")
+        time.sleep(_POLL_S)

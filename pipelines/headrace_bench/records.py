@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import computed_field
 
-from headrace.record import Record
+from headrace.record import Figures, Record
 
 Kind = Literal["limit", "headrace", "peer"]
 """The best that the machine can do, headrace, or another library."""
@@ -120,20 +120,25 @@ class BenchMachine(Record):
     """Versions of Python and of the compared packages."""
 
 
-class BenchReport(Record):
-    """A whole benchmark."""
+class MachineReport(Figures):
+    """What was measured, when and where."""
 
     command: str
     """Command that repeats it."""
     date: str
     """Start, UTC."""
     machine: BenchMachine
+    seconds: float
+    """Seconds of the whole run, with the creation of the data."""
+
+
+class BenchReport(MachineReport):
+    """A whole benchmark."""
+
     load_before: float
     """Load average over one minute at the start."""
     load_after: float
     """The same at the end; it includes the benchmark itself."""
-    seconds: float
-    """Seconds of the whole run, with the creation of the data."""
     tables: tuple[BenchTable, ...]
     """One table for each kind of work and sample size."""
     warnings: tuple[str, ...] = ()

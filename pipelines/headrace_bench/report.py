@@ -10,13 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace_bench import machine
-from headrace_bench.peers.peer import MODULES, Loader, load
+from headrace_bench.peers import Loader
 from headrace_bench.records import BenchReport, BenchRow, BenchTable
-
-
-def all_peers() -> tuple[Loader, ...]:
-    """Return every peer, also those that are not installed."""
-    return tuple(load(name) for name in MODULES)
 
 
 def run(
@@ -45,19 +40,18 @@ def show(report: BenchReport, console: Console) -> None:
     for table in report.tables:
         console.print(_grid(table))
         for note in table.notes:
-            console.print(note, style="dim", highlight=False)
+            console.print(note, style="dim")
         console.print()
     host = report.machine
     console.print(
         f"{host.cpu}, {host.num_cores} cores, {host.memory_bytes / 2**30:.0f} GiB, {host.system}; "
         f"{report.date}, {report.seconds:.0f} s; load {report.load_before:.2f} before, "
-        f"{report.load_after:.2f} after",
-        highlight=False,
+        f"{report.load_after:.2f} after"
     )
     versions = ", ".join(f"{name} {version}" for name, version in host.versions.items())
-    console.print(versions, style="dim", highlight=False)
+    console.print(versions, style="dim")
     for warning in report.warnings:
-        console.print(warning, style="yellow", highlight=False)
+        console.print(warning, style="yellow")
 
 
 def _grid(table: BenchTable) -> Table:

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Literal, get_args
-
-from pydantic import ByteSize
 
 from headrace.errors import UnknownNameError
 from headrace.files.manifest import Manifest
 from headrace.files.tiers import bytes_in
 from headrace.objects.store import open_store
-from headrace.recipe.site import StoreOptions, Tier
-from headrace.staging.staged import StagingOptions, ensure_staged
+from headrace.recipe.site import StoreOptions
 from headrace_bench.contest import BenchOptions, Measured, Tick, Variant, compete, for_each
 from headrace_bench.machine import num_cores
 from headrace_bench.pack import check_packed
@@ -30,9 +28,8 @@ from headrace_bench.rclone import (
     serving,
 )
 from headrace_bench.records import BenchTable
-from headrace_bench.samples import plan_shape, random_samples, write_files
-from headrace_bench.shards import SHARD_BYTES, write_dataset
-from headrace_bench.stage import check_copied
+from headrace_bench.samples import plan_shape, random_samples, room_for_files, write_files
+from headrace_bench.stage import check_copied, dataset_room, make_dataset, size_of, stage_to
 from headrace_bench.workspace import workspace
 
 Work = Literal["pack", "stage", "upload"]
@@ -40,46 +37,41 @@ WORK: tuple[Work, ...] = get_args(Work)
 """Kinds of work."""
 
 _MAX_FILES = 16_384
-_SAMPLE_BYTES = 110_592
-_LIMIT = f"rclone copy, {CONCURRENCY} transfers, no checksums"
-
 
 Copy = Callable[[Path], None]
 """Does the work once; the folder is empty and gets the result."""
+
+RcloneCopy = Callable[[Path, tuple[str, ...]], None]
+"""Copies by rclone with options."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Job(Measured):
     """Work of one table."""
 
-    def check_size(self, target: Path) -> None:
+    def variants(
+        self, work: Copy, check: Copy, rclone: RcloneCopy, peers: Collection[object]
+    ) -> list[Variant]:
+        """Return rclone at its best, headrace's work with its check, and rclone without options."""
+        how = f"rclone copy, {CONCURRENCY} transfers, no checksums"
+        plain = "default options: 4 transfers, checksums"
+        found = [
+            self.variant("limit", lambda to: rclone(to, ()), self._check_size, settings=how),
+            self.variant("headrace", work, check),
+            self.variant(
+                "peer",
+                lambda to: rclone(to, DEFAULTS),
+                self._check_size,
+                settings=plain,
+                name="rclone copy",
+            ),
+        ]
+        return found if peers else found[:2]
+
+    def _check_size(self, target: Path) -> None:
         """Raise a `ValueError` if bytes are missing: rclone accepts a prefix without objects."""
         if (found := bytes_in(target)) < self.num_bytes:
             raise ValueError(f"{found:,} bytes of {self.num_bytes:,} were copied")
-
-    def variants(
-        self, ours: tuple[Copy, Copy], rclone: RcloneCopy, peers: Collection[object]
-    ) -> list[Variant]:
-        """Return rclone at its best, headrace's work with its check, and rclone without options."""
-        work, check = ours
-        found = [
-            Variant(
-                name="limit",
-                kind="limit",
-                is_yardstick=True,
-                lap=self.lap(lambda to: rclone(to, ()), self.check_size),
-                settings=_LIMIT,
-            ),
-            Variant(name="headrace", kind="headrace", is_yardstick=True, lap=self.lap(work, check)),
-        ]
-        plain = self.lap(lambda to: rclone(to, DEFAULTS), self.check_size)
-        settings = "default options: 4 transfers, checksums"
-        peer = Variant(name="rclone copy", kind="peer", lap=plain, settings=settings)
-        return [*found, peer] if peers else found
-
-
-RcloneCopy = Callable[[Path, tuple[str, ...]], None]
-"""Copies by rclone with options."""
 
 
 def bench_s3(work: Collection[Work], options: BenchOptions, tick: Tick) -> tuple[BenchTable, ...]:
@@ -121,8 +113,7 @@ def upload_shard(shard: str, url: str, options: StoreOptions, path: str) -> None
 
 def _pack(options: BenchOptions, size: int, pool: ProcessPoolExecutor, tick: Tick) -> BenchTable:
     shape = plan_shape(size, options.total_bytes, _MAX_FILES)
-    needed_bytes = 3 * shape.num_bytes + 2 * 4096 * shape.num_samples
-    with workspace(options.folder, needed_bytes) as folder:
+    with workspace(options.folder, room_for_files(shape)) as folder:
         tick(f"writing {shape.num_samples:,} files of {shape.sample_bytes:,} bytes")
         samples = random_samples(shape)
         write_files(samples, folder / "served" / "bench" / "files")
@@ -133,15 +124,17 @@ def _pack(options: BenchOptions, size: int, pool: ProcessPoolExecutor, tick: Tic
             def pack(target: Path) -> None:
                 pack_folder(server.url("files"), target, pool, shard_bytes, {}, s3)
 
+            def check(target: Path) -> None:
+                check_packed(target, samples)
+
             job = _Job(
                 target=folder / "packed", num_samples=len(samples), num_bytes=shape.num_bytes
             )
-            check = lambda target: check_packed(target, samples)  # noqa: E731
-            variants = job.variants((pack, check), _download(server, "files"), options.peers)
+            variants = job.variants(pack, check, _download(server, "files"), options.peers)
             rows = compete(variants, options.rounds, tick)
     return BenchTable(
         title=f"pack from S3, {shape.num_samples:,} .npy objects of {shape.sample_bytes:,} bytes",
-        rows=tuple(rows),
+        rows=rows,
         notes=(
             f"headrace: {num_cores()} processes with {s3.connections} requests each; listing, "
             "labels, versions, checksums, statistics and manifest included. rclone starts on the "
@@ -151,30 +144,23 @@ def _pack(options: BenchOptions, size: int, pool: ProcessPoolExecutor, tick: Tic
 
 
 def _stage(options: BenchOptions, tick: Tick) -> BenchTable:
-    with workspace(options.folder, 2 * _room(options)) as folder:
-        manifest, dataset = _dataset(options, folder / "served" / "bench", tick)
+    with workspace(options.folder, 2 * dataset_room(options)) as folder:
+        manifest, dataset = make_dataset(options, folder / "served" / "bench", tick)
         with serving(folder / "served") as server:
-            s3 = StagingOptions(s3=server.options())
-
-            def stage(target: Path) -> None:
-                tier = Tier(name="bench", folder=str(target), reserve=ByteSize(0))
-                ensure_staged(server.url("dataset"), [tier], options=s3)
-
+            stage = partial(stage_to, server.url("dataset"), server.options())
             job = _job(folder / "copy", manifest)
-            check = lambda target: check_copied(dataset, target)  # noqa: E731
-            variants = job.variants((stage, check), _download(server, "dataset"), options.peers)
+            check, rclone = partial(check_copied, dataset), _download(server, "dataset")
+            variants = job.variants(stage, check, rclone, options.peers)
             rows = compete(variants, options.rounds, tick)
     note = "headrace compares the checksum of every byte with the manifest's."
-    return BenchTable(title=f"stage from S3, {_size_of(manifest)}", rows=tuple(rows), notes=(note,))
+    return BenchTable(title=f"stage from S3, {size_of(manifest)}", rows=rows, notes=(note,))
 
 
 def _upload(options: BenchOptions, pool: ProcessPoolExecutor, tick: Tick) -> BenchTable:
-    with workspace(options.folder, 2 * _room(options)) as folder:
-        manifest, dataset = _dataset(options, folder, tick)
+    with workspace(options.folder, 2 * dataset_room(options)) as folder:
+        manifest, dataset = make_dataset(options, folder, tick)
         with serving(folder / "served") as server:
-            s3 = server.options(num_cores())
-            job = _job(server.folder / "taken", manifest)
-            numbers = count()
+            s3, numbers = server.options(num_cores()), count()
 
             def fresh() -> str:  # the server remembers the content of its folders
                 return f"taken/{next(numbers)}"
@@ -191,34 +177,19 @@ def _upload(options: BenchOptions, pool: ProcessPoolExecutor, tick: Tick) -> Ben
             def rclone(_: Path, flags: tuple[str, ...]) -> None:
                 server.copy(str(dataset), server.remote(fresh()), flags)
 
-            check = lambda target: check_copied(dataset, target)  # noqa: E731
-            variants = job.variants((upload, check), rclone, options.peers)
+            job = _job(server.folder / "taken", manifest)
+            variants = job.variants(upload, partial(check_copied, dataset), rclone, options.peers)
             rows = compete(variants, options.rounds, tick)
     note = (
         f"headrace: as with pack.target, {num_cores()} processes, in parts that are each "
         "signed with their SHA-256."
     )
-    return BenchTable(title=f"upload to S3, {_size_of(manifest)}", rows=tuple(rows), notes=(note,))
+    return BenchTable(title=f"upload to S3, {size_of(manifest)}", rows=rows, notes=(note,))
 
 
 def _download(server: RcloneServer, prefix: str) -> RcloneCopy:
     return lambda target, flags: server.copy(server.remote(prefix), str(target), flags)
 
 
-def _dataset(options: BenchOptions, folder: Path, tick: Tick) -> tuple[Manifest, Path]:
-    tick("making a dataset")
-    shape = plan_shape(_SAMPLE_BYTES, options.total_bytes)
-    dataset = folder / "dataset"
-    return write_dataset(dataset, random_samples(shape), shape.sample_bytes), dataset
-
-
 def _job(target: Path, manifest: Manifest) -> _Job:
     return _Job(target=target, num_samples=manifest.num_samples, num_bytes=manifest.num_bytes)
-
-
-def _room(options: BenchOptions) -> int:
-    return int(1.1 * options.total_bytes) + SHARD_BYTES
-
-
-def _size_of(manifest: Manifest) -> str:
-    return f"{len(manifest.shards)} shards, {manifest.num_bytes:,} bytes"

@@ -61,6 +61,11 @@ def random_samples(shape: SampleShape) -> NDArray[np.uint8]:
     return flat.reshape(shape.num_samples, *shape.sample_shape)
 
 
+def room_for_files(shape: SampleShape) -> int:
+    """Return the bytes that `write_files` takes, with two copies of the samples."""
+    return 3 * shape.num_bytes + 2 * 4096 * shape.num_samples
+
+
 def write_files(samples: NDArray[np.uint8], folder: Path, num_classes: int = 10) -> list[Path]:
     """Write samples `(num_samples, …)` as `.npy` files into class folders `c0`, `c1`, …."""
     for number in range(num_classes):

@@ -33,11 +33,11 @@ def write_dataset(
     (folder / "shards").mkdir(parents=True)
     span = max(SHARD_BYTES // sample_bytes, 1)
     starts = range(0, len(samples), span)
-    shards = tuple(
+    written = [
         _write_shard(folder, number, start, samples[start : start + span], codec)
         for number, start in enumerate(starts)
-    )
-    fields = (_field(samples, codec), FieldInfo(name="label", dtype="int64", layout="fixed"))
+    ]
+    shards, fields = tuple(shard for shard, _ in written), written[0][1]
     manifest = Manifest(
         name="benchmark",
         fingerprint=content_fingerprint(fields, (), shards),
@@ -50,42 +50,30 @@ def write_dataset(
     return manifest
 
 
-def _field(samples: NDArray[np.uint8] | Sequence[bytes], codec: Codec) -> FieldInfo:
-    if isinstance(samples, np.ndarray):
-        return FieldInfo(
-            name=SAMPLE,
-            dtype="uint8",
-            shape=samples.shape[1:],
-            layout="fixed",
-            codec=codec,
-            chunk_samples=0 if codec == "none" else chunk_samples(samples[0].nbytes),
-        )
-    return FieldInfo(name=SAMPLE, dtype="uint8", layout="ragged", encoding="jpeg")
-
-
 def _write_shard(
     folder: Path,
     number: int,
     start: int,
     samples: NDArray[np.uint8] | Sequence[bytes],
     codec: Codec,
-) -> ShardInfo:
+) -> tuple[ShardInfo, tuple[FieldInfo, ...]]:
     name = f"shards/{SPLIT}-{number:05d}.h5"
     ids = np.arange(start, start + len(samples), dtype=np.int64)
     writer = ShardWriter(SPLIT, ids, [f"{index:08d}" for index in ids])
     if isinstance(samples, np.ndarray):
         writer.add_fixed(SAMPLE, samples, codec, chunk_samples(samples[0].nbytes))
     else:
-        writer.add_ragged(SAMPLE, samples)
+        writer.add_ragged(SAMPLE, samples, "jpeg")
     writer.add_fixed("label", ids)
     written = writer.publish(folder / name)
-    return ShardInfo(
+    shard = ShardInfo(
         file=name,
         split=SPLIT,
         num_samples=len(ids),
         num_bytes=written.num_bytes,
         xxh3_128=written.xxh3_128,
     )
+    return shard, writer.fields
 
 
 class ShardWriter:
@@ -130,9 +118,15 @@ class ShardWriter:
         )
         self._add(info, [_as_bytes(row) for row in values])
 
-    def add_ragged(self, name: str, items: Sequence[bytes]) -> None:
-        """Add a field `name` of varying length, `items` a sample each; errors as `add_fixed`."""
-        self._add(FieldInfo(name=name, dtype="uint8", layout="ragged"), list(items))
+    @property
+    def fields(self) -> tuple[FieldInfo, ...]:
+        """The fields that were added, as a manifest describes them."""
+        return tuple(self._fields.values())
+
+    def add_ragged(self, name: str, items: Sequence[bytes], encoding: str = "raw") -> None:
+        """Add a field `name`: `items` of any length in an `encoding`; errors as `add_fixed`."""
+        info = FieldInfo(name=name, dtype="uint8", layout="ragged", encoding=encoding)
+        self._add(info, list(items))
 
     def add_arrays(self, name: str, items: Sequence[NDArray[Any]]) -> None:
         """Add a field `name`: `items` of one dtype and number of axes; errors as `add_fixed`."""
@@ -159,7 +153,7 @@ class ShardWriter:
             columns=tuple(self._columns.values()),
             shapes=self._shapes,
         )
-        with ShardBuilder(path, self._split, tuple(self._fields.values()), expected) as builder:
+        with ShardBuilder(path, self._split, self.fields, expected) as builder:
             builder.add(block)
             return builder.finish()
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from headrace.errors import LeaseError, StepError, UserError
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.leases.run_leases import PRELOAD
-from headrace.processes.identity import ProcessIdentity
 from headrace.processes.working_folder import python_module
 from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe
@@ -32,7 +31,7 @@ from headrace.steps import mailbox
 from headrace.steps.mailbox import StepSpec
 from headrace_bench.contest import Tick
 from headrace_bench.machine import num_cores
-from headrace_bench.records import BenchRow, BenchTable, Kind, Lap
+from headrace_bench.records import BenchRow, BenchTable, Lap
 from headrace_bench.samples import SampleShape, random_samples
 from headrace_bench.shards import write_dataset
 from headrace_bench.timed_model import WARM_UP
@@ -93,9 +92,6 @@ class TrainTimes:
         return self.wait_s / max(self.last - self.warm, 1e-9)
 
 
-_Train = Callable[[], TrainTimes]
-
-
 def bench_train(options: TrainOptions, tick: Tick) -> tuple[BenchTable, ...]:
     """Return the tables of training: samples per second, and the time until the first step's end.
 
@@ -119,21 +115,20 @@ def time_trainings(options: TrainOptions, tick: Tick) -> dict[str, list[TrainTim
     needed = 2 * num_samples * options.sample_bytes + (options.rounds + 1) * _MODEL_BYTES
     with workspace(options.folder, needed) as folder:
         tick("making a dataset and opening a lease")
-        shape = SampleShape(
-            side=options.side, num_samples=num_samples, batch_size=options.batch_size
-        )
+        size = options.batch_size
+        shape = SampleShape(side=options.side, num_samples=num_samples, batch_size=size)
         write_dataset(folder / "dataset", random_samples(shape), shape.sample_bytes)
         site = bench_site(folder, options.ranks, options.threads)
         with open_lease(site) as lease:
-            trainings: dict[str, _Train] = {
-                "torchrun": lambda: _bare(folder, options),
-                "headrace": _trainings(lease, site, options),
+            trainings: dict[str, Callable[[int], TrainTimes]] = {
+                "torchrun": lambda _: _bare(folder, options),
+                "headrace": partial(_ours, lease, site, options),
             }
             found: dict[str, list[TrainTimes]] = {name: [] for name in trainings}
             for number in range(options.rounds):
                 for name, train in trainings.items():
                     tick(f"{name}, round {number + 1} of {options.rounds}")
-                    found[name].append(train())
+                    found[name].append(train(number))
             return found
 
 
@@ -152,46 +147,31 @@ def train_tables(
         seconds, num_bytes = times.first - times.asked, batch * options.sample_bytes
         return Lap(num_samples=batch, num_bytes=num_bytes, seconds=seconds)
 
-    begun = {name: min(start(each).seconds for each in all_) for name, all_ in found.items()}
+    ours_s, plain_s = (
+        min(start(each).seconds for each in found[n]) for n in ("headrace", "torchrun")
+    )
     what = f"ResNet-50, {options.side} x {options.side} pictures, {options.ranks} ranks with "
-    what += f"{options.threads} threads and {options.batch_size} samples each"
-    where = f"on {'GPUs' if torch.cuda.is_available() else 'CPUs'}"
+    what += f"{options.threads} threads and {options.batch_size} samples each, "
+    what += f"on {'GPUs' if torch.cuda.is_available() else 'CPUs'}"
+    steps = f"Steps {WARM_UP + 1} to {options.steps} of a training; goal: 0.98 of torchrun's."
+    begin = (
+        f"torchrun: {plain_s:.1f} s from its start; headrace: {ours_s:.1f} s from the submission "
+        f"of the step to an open lease, {ours_s / plain_s:.2f} of that; goal: at most 1.3."
+    )
     return (
-        BenchTable(
-            title=f"train, {what}, {where}",
-            rows=_rows(found, rate),
-            notes=(
-                f"Steps {WARM_UP + 1} to {options.steps} of a training; goal: 0.98 of torchrun's.",
-            ),
-        ),
-        BenchTable(
-            title=f"first optimizer step, {what}, {where}",
-            rows=_rows(found, start),
-            notes=(
-                f"torchrun: {begun['torchrun']:.1f} s from its start; headrace: "
-                f"{begun['headrace']:.1f} s from the submission of the step to an open lease, "
-                f"{begun['headrace'] / begun['torchrun']:.2f} of that; goal: at most 1.3.",
-            ),
-        ),
+        BenchTable(title=f"train, {what}", rows=_rows(found, rate), notes=(steps,)),
+        BenchTable(title=f"first optimizer step, {what}", rows=_rows(found, start), notes=(begin,)),
     )
 
 
 def _rows(
     found: dict[str, list[TrainTimes]], lap: Callable[[TrainTimes], Lap]
 ) -> tuple[BenchRow, ...]:
-    kinds: dict[str, tuple[Kind, str]] = {
-        "torchrun": ("limit", "plain DDP loop, samples in memory"),
-        "headrace": ("headrace", "a train step, samples from shards"),
-    }
+    plain = BenchRow(name="torchrun", kind="limit", settings="plain DDP loop, samples in memory")
+    ours = BenchRow(name="headrace", kind="headrace", settings="a train step, samples from shards")
     return tuple(
-        BenchRow(
-            name=name,
-            kind=kinds[name][0],
-            is_yardstick=True,
-            settings=kinds[name][1],
-            laps=tuple(map(lap, times)),
-        )
-        for name, times in found.items()
+        row.model_copy(update={"is_yardstick": True, "laps": tuple(map(lap, found[row.name]))})
+        for row in (plain, ours)
     )
 
 
@@ -213,18 +193,11 @@ def _bare(folder: Path, options: TrainOptions) -> TrainTimes:
     return TrainTimes(asked, *json.loads(file.read_text()))
 
 
-def _trainings(lease: LeaseFolder, site: Site, options: TrainOptions) -> _Train:
-    numbers = count(1)
-
-    def train() -> TrainTimes:
-        run_id = f"train-{next(numbers)}"
-        file = Path(site.folder) / f"{run_id}.json"
-        recipe = _recipe(options, file)
-        asked = time.time()
-        train_once(lease, site, recipe, run_id)
-        return TrainTimes(asked, *json.loads(file.read_text()))
-
-    return train
+def _ours(lease: LeaseFolder, site: Site, options: TrainOptions, number: int) -> TrainTimes:
+    file = Path(site.folder) / f"train-{number}.json"
+    recipe, asked = _recipe(options, file), time.time()
+    train_once(lease, site, recipe, file.stem)
+    return TrainTimes(asked, *json.loads(file.read_text()))
 
 
 def train_once(lease: LeaseFolder, site: Site, recipe: Recipe, run_id: str) -> dict[str, Any]:
@@ -249,8 +222,8 @@ def train_once(lease: LeaseFolder, site: Site, recipe: Recipe, run_id: str) -> d
     )
     step = mailbox.submit(lease, spec)
     while (result := mailbox.outcome(step)) is None:
-        if not LeaseFiles.read(lease).state(_LOST_AFTER_S).is_active:
-            raise LeaseError("The lease has ended", LeaseFiles.read(lease).why_ended)
+        if not (files := LeaseFiles.read(lease)).state().is_active:
+            raise LeaseError("The lease has ended", files.why_ended)
         time.sleep(_POLL_S)
     if result.failure is not None:
         raise StepError("The train step failed", result.failure.message)
@@ -281,12 +254,8 @@ def _recipe(options: TrainOptions, file: Path) -> Recipe:
 
 def bench_site(folder: Path, ranks: int, threads: int) -> Site:
     """Return this machine as a site, with its folder, and the models of this package allowed."""
-    role = {
-        "kind": "gang",
-        "ranks_per_node": ranks,
-        "threads_per_rank": threads,
-        "lifetime": _LIFETIME_S,
-    }
+    size = {"ranks_per_node": ranks, "threads_per_rank": threads}
+    role = {"kind": "gang", "lifetime": _LIFETIME_S, **size}
     content: dict[str, Any] = {
         "name": "bench",
         "folder": str(folder),
@@ -297,31 +266,18 @@ def bench_site(folder: Path, ranks: int, threads: int) -> Site:
     return parse(Site, content, "the benchmark")
 
 
-def lease_of(site_folder: Path) -> LeaseFolder:
-    """Return the folder of the only lease of a `bench_site`, which may not be open yet."""
-    return SiteFolder(site_folder).lease("bench")
-
-
 @contextmanager
 def open_lease(site: Site) -> Iterator[LeaseFolder]:
     """Open a lease of this machine, which ends with the block, or with this process."""
-    folder = lease_of(Path(site.folder))
-    spec = LeaseSpec(
-        lease_id="bench",
-        key="bench/gpu",
-        run_id="bench",
-        role_name="gpu",
-        role=site.roles["gpu"],
-        lost_after_s=_LOST_AFTER_S,
-        owner=ProcessIdentity.of(),
-        preload=PRELOAD,
-    )
+    folder = SiteFolder(Path(site.folder)).lease("bench")
+    spec = LeaseSpec.of_this_process(folder, site, "gpu", site.roles["gpu"])
+    patient = {"preload": PRELOAD, "lost_after_s": _LOST_AFTER_S}
     try:
-        lease_client.start(folder, spec)
-        while (state := LeaseFiles.read(folder).state(_LOST_AFTER_S)) is LeaseState.STARTING:
+        lease_client.start(folder, spec.model_copy(update=patient))
+        while (files := LeaseFiles.read(folder)).state() is LeaseState.STARTING:
             time.sleep(_POLL_S)
-        if state is not LeaseState.READY:
-            raise LeaseError("No lease could be opened", LeaseFiles.read(folder).why_ended)
+        if files.state() is not LeaseState.READY:
+            raise LeaseError("No lease could be opened", files.why_ended)
         yield folder
     finally:
         lease_client.end(folder)

@@ -11,6 +11,8 @@ from pathlib import Path
 from headrace.errors import StorageFullError, UserError
 from headrace.files.tiers import room_bytes
 
+_MEMORY = Path("/dev/shm")
+
 
 @contextmanager
 def workspace(folder: Path, needed_bytes: int) -> Iterator[Path]:
@@ -33,9 +35,9 @@ def workspace(folder: Path, needed_bytes: int) -> Iterator[Path]:
     try:
         yield made
     finally:
-        remove(made)
+        shutil.rmtree(made, ignore_errors=True)
 
 
-def remove(folder: Path) -> None:
-    """Remove a folder of the benchmark with all its content."""
-    shutil.rmtree(folder, ignore_errors=True)
+def in_memory() -> Path:
+    """Return a folder in memory, so that no disk is measured; else the one for temporary files."""
+    return _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())

@@ -111,7 +111,7 @@ def _show(found: Probed, console: Console, *, as_json: bool) -> None:
         return
     from headrace_probes.report_html import lead_of, took_words
 
-    console.print(f"{lead_of(found)}\n", highlight=False, soft_wrap=True)
+    console.print(f"{lead_of(found)}\n", soft_wrap=True)
     listed = Listing("figure", "median", "unit", "spread", "limit", figures=("median", "spread"))
     for each in found.rows:
         of_limit = "" if each.of_limit is None else f"{each.of_limit:.0%}"
@@ -120,10 +120,10 @@ def _show(found: Probed, console: Console, *, as_json: bool) -> None:
     if found.efficiency is not None:
         console.print(f"\nscaling efficiency of training: {found.efficiency:.0%}")
     for note in found.record.findings.notes:
-        console.print(note, highlight=False, soft_wrap=True)
+        console.print(note, soft_wrap=True)
     took = ", ".join(f"{name} {value}" for name, value in took_words(found))
-    console.print(f"\n{took}", highlight=False, soft_wrap=True)
-    console.print(f"report: {found.report}", highlight=False, soft_wrap=True)
+    console.print(f"\n{took}", soft_wrap=True)
+    console.print(f"report: {found.report}", soft_wrap=True)
 
 
 def _show_both(found: Comparison, console: Console, *, as_json: bool) -> None:
@@ -133,8 +133,8 @@ def _show_both(found: Comparison, console: Console, *, as_json: bool) -> None:
         return
     from headrace_probes.report_html import difference_words, lead_of, took_words
 
-    console.print(f"before: {lead_of(found.before)}", highlight=False, soft_wrap=True)
-    console.print(f"after:  {lead_of(found.after)}\n", highlight=False, soft_wrap=True)
+    console.print(f"before: {lead_of(found.before)}", soft_wrap=True)
+    console.print(f"after:  {lead_of(found.after)}\n", soft_wrap=True)
     listed = Listing(
         *("figure", "before", "after", "unit", "loss", "spread"),
         figures=("before", "after", "loss"),
@@ -150,4 +150,4 @@ def _show_both(found: Comparison, console: Console, *, as_json: bool) -> None:
     console.print(usage)
     if found.alone:
         console.print(f"{len(found.alone)} figures are in only one of them, or differ in settings.")
-    console.print(f"report: {file}", highlight=False, soft_wrap=True)
+    console.print(f"report: {file}", soft_wrap=True)

@@ -40,7 +40,7 @@ MOST = {
     "headrace/suites": 1,
     "headrace/training": 1,
     "headrace_airflow": 2,
-    "headrace_bench": 5,
+    "headrace_bench": 3,
     "headrace_ec2": 2,
     "headrace_foresight": 4,
     "headrace_pages": 3,

@@ -8,7 +8,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import get_args
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -18,6 +17,8 @@ from benchmarks import scale as bench
 from benchmarks.control import control
 from benchmarks.growth import growth
 from benchmarks.ledger import ledger
+from benchmarks.peers import LIBRARIES
+from benchmarks.ray_tune import ray_tune
 from benchmarks.scale import Measured, Mode, ScaleReport, drawn, efficiency, numbers, points_of
 from headrace.errors import StepError, UserError
 from headrace.execution.reap import reap
@@ -28,21 +29,21 @@ from headrace.states import LeaseState, StepState
 from headrace.status.lease import leases_page
 from headrace_bench.compressed import bench_compressed
 from headrace_bench.contest import BenchOptions
-from headrace_bench.decode import JpegImages, bench_decode
 from headrace_bench.foresight import Foretold, in_words
 from headrace_bench.machine import machine
 from headrace_bench.pack import bench_pack
 from headrace_bench.pack_table import bench_table
-from headrace_bench.peers.peer import worker_choices
-from headrace_bench.photos import PhotoOptions, bench_photos, trained
+from headrace_bench.peers import PEERS, worker_choices
+from headrace_bench.photos import PhotoOptions, bench_decode, bench_photos, decode_batch, trained
 from headrace_bench.read import bench_read
 from headrace_bench.records import BenchReport, BenchTable
-from headrace_bench.report import all_peers
 from headrace_bench.s3 import WORK, bench_s3
 from headrace_bench.stage import bench_stage
 from headrace_bench.train import TrainOptions, bench_train
 from support.bad_input import make_place
 from support.command_line import headrace
+
+ALL_PEERS = (*PEERS, *LIBRARIES)
 
 
 def small(folder: Path, **changes) -> BenchOptions:
@@ -69,8 +70,8 @@ def check_rows(table: BenchTable, names: set[str]) -> None:
 @pytest.mark.nightly
 def test_reading_with_all_peers(tmp_path):
     ticks: list[str] = []
-    tables = bench_read(small(tmp_path, peers=all_peers()), ticks.append)
-    peers = {peer.name for peer in all_peers()}
+    tables = bench_read(small(tmp_path, peers=ALL_PEERS), ticks.append)
+    peers = {peer.name for peer in ALL_PEERS}
     for table in tables:
         limits = {row.name for row in table.rows if row.kind == "limit"}
         assert limits
@@ -94,16 +95,16 @@ def test_reading_jpeg_images(tmp_path):
 @pytest.mark.parametrize(("codec", "size"), [("blosc", 300), ("zstd", 12_000)])
 def test_reading_compressed_arrays(tmp_path, codec, size):
     options = small(tmp_path, sizes=(size,), total_bytes=2**19)
-    (table,) = bench_compressed(options, codec, lambda _: None)
+    (table,) = bench_compressed(codec, options, lambda _: None)
     check_rows(table, {"limit", "headrace", "h5py, a read a sample"})
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.nightly
 def test_packing_with_all_peers(tmp_path):
-    options = small(tmp_path, sizes=(3072,), total_bytes=2**19, peers=all_peers())
+    options = small(tmp_path, sizes=(3072,), total_bytes=2**19, peers=ALL_PEERS)
     (table,) = bench_pack(options, lambda _: None)
-    peers = {peer.name for peer in all_peers() if peer.packs}
+    peers = {peer.name for peer in ALL_PEERS if peer.packs}
     limits = {"limit", "limit, bare system calls"}
     check_rows(table, {*limits, "headrace", "headrace, no statistics", *peers})
     assert list(tmp_path.iterdir()) == []
@@ -112,7 +113,7 @@ def test_packing_with_all_peers(tmp_path):
 @pytest.mark.nightly
 @pytest.mark.parametrize("form", ["parquet", "csv"])
 def test_packing_a_table(tmp_path, form):
-    (table,) = bench_table(small(tmp_path, total_bytes=2**17), form, lambda _: None)
+    (table,) = bench_table(form, small(tmp_path, total_bytes=2**17), lambda _: None)
     check_rows(table, {"limit", "headrace"})
     assert list(tmp_path.iterdir()) == []
 
@@ -121,7 +122,7 @@ def test_staging(tmp_path):
     source, target = tmp_path / "source", tmp_path / "target"
     source.mkdir()
     target.mkdir()
-    (table,) = bench_stage(source, small(target, peers=all_peers()), lambda _: None)
+    (table,) = bench_stage(source, small(target, peers=ALL_PEERS), lambda _: None)
     check_rows(table, {"limit", "headrace", "cp -r", "rsync -aW"})
     assert [*source.iterdir(), *target.iterdir()] == []
 
@@ -156,8 +157,7 @@ def test_work_and_workers_of_peers_grow_with_the_cores(
     for more in ((), ("--total", "1MiB")):
         assert headrace("bench", "stage", "--json", *more).exit_code == 0
     assert [of.total_bytes for of in asked] == [total * 2**20, 2**20]
-    images = JpegImages(files=(b"",) * 4096, decoded=np.zeros((1, 2, 2, 3), np.uint8))
-    assert images.batch_size == batch_size
+    assert decode_batch(4096) == batch_size
 
 
 @pytest.mark.parametrize("as_json", [True, False])
@@ -263,9 +263,9 @@ def test_leases_on_paper_live_as_long_as_their_heartbeats(
 def test_trials_are_counted_and_a_missing_peer_is_named() -> None:
     answer = json.loads(headrace("bench", "suite", "--trials", "4", "--json").stdout)
     assert (answer["trials"], answer["workers"]) == (4, 2)
-    assert answer["seconds_per_trial"]["headrace"] > 0
+    assert answer["seconds_per_trial"] > 0
     with pytest.raises(StepError, match=r"No module named 'ray'\n.*pip install 'ray\[tune\]'"):
-        headrace("bench", "suite", "--peers", sys.executable)
+        ray_tune(Path(sys.executable))
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import torch
 
 from headrace_bench import gpu_check, gpu_data, gpu_trainings
 from headrace_bench.gpu_check import PARTS, GpuPart, check, devices_row, known_parts, run_part
-from headrace_bench.gpu_ranks import _same_losses
+from headrace_bench.gpu_data import _same_losses
 from headrace_bench.gpu_rows import GpuReport, GpuRow, judged
 from headrace_bench.gpu_trainings import differences, resumed, speed
 from headrace_bench.observed_model import Observed

@@ -16,10 +16,11 @@ from headrace.cli import airflow_server
 from headrace.cli.airflow_server import AirflowApi, AirflowBusyError, Credentials, Server
 from headrace.cli.console import open_console
 from headrace.cli.view import closing, print_failures
-from headrace.cli.watching import Watching
+from headrace.cli.watching import Pause, Watching
 from headrace.errors import HeadraceError, StepError, UnknownNameError, UserError
 from headrace.execution.reap import end_run
 from headrace.ledger.ledger import open_ledger
+from headrace.ledger.rows import RunRecord
 from headrace.runs.runs import open_run
 from headrace.states import StepState
 from headrace.status.run_details import run_details
@@ -31,6 +32,9 @@ _DAG_TIMEOUT_S = 120.0
 _ASK_S = 1.0
 _STALL_S = 180.0
 _LAST_STATES = ("success", "failed")
+_UP = """Airflow is up: {}
+For one person on this machine: SQLite, 127.0.0.1 only.
+`airflow` in this shell: eval "$(headrace env)"; to end it: headrace down"""
 
 
 def up(
@@ -62,9 +66,7 @@ def up(
     else:
         with console.status("Starting Airflow"):
             server = airflow_server.up(port)
-        console.print(f"Airflow is up: {server.url}")
-        console.print("For one person on this machine: SQLite, 127.0.0.1 only.")
-        console.print('`airflow` in this shell: eval "$(headrace env)"; to end it: headrace down')
+        console.print(_UP.format(server.url))
     console.print(words_for(login, shows_password=console.is_terminal), soft_wrap=True)
     if foreground and _interrupted(lambda: server.process.is_alive):
         with console.status("Stopping Airflow"):
@@ -144,11 +146,10 @@ def demo(
     login = airflow_server.login()
     _prepare_digits(console)
     with _airflow(console, login) as (server, stop_airflow):
-        api = AirflowApi(server.url, login)
-        dag_run = _trigger(api, overrides or [], console)
-        with _cancelled_when_left(api, dag_run, stop_airflow, console):
-            run_id = _followed(api, dag_run, console)
-        succeeded = _tell_end(run_id, api.run_url(DAG_ID, dag_run), console)
+        dag_run = _trigger(AirflowApi(server.url, login), overrides or [], console)
+        with _cancelled_when_left(dag_run, stop_airflow, console):
+            run_id = _followed(dag_run, console)
+        succeeded = _tell_end(run_id, dag_run.url, console)
         if not once:
             console.print(f"Airflow stays up at {server.url}; Ctrl-C stops it.")
             _interrupted(lambda: True)
@@ -162,7 +163,7 @@ def _prepare_digits(console: Console) -> None:
     folder = digits.default_folder()
     with console.status("Writing the digits as PNG files"):
         digits.export_digits(folder)
-    console.print(f"samples: {folder}", highlight=False)
+    console.print(f"samples: {folder}")
 
 
 @contextmanager
@@ -178,17 +179,47 @@ def _airflow(console: Console, login: Credentials) -> Iterator[tuple[Server, Cal
     try:
         with console.status("Starting Airflow"):
             server = airflow_server.up()
-        console.print(f"Airflow: {server.url}", highlight=False)
+        console.print(f"Airflow: {server.url}")
         words = words_for(login, shows_password=console.is_terminal)
-        console.print(words, highlight=False, soft_wrap=True)
+        console.print(words, soft_wrap=True)
         yield server, stop
     finally:
         stop()
 
 
+class _DagRun:
+    """The DAG run of a demo; an API that stalls is tolerated while it is followed."""
+
+    def __init__(self, api: AirflowApi, dag_run_id: str) -> None:
+        self.key, self.url = f"airflow:{DAG_ID}:{dag_run_id}", api.run_url(DAG_ID, dag_run_id)
+        self._api, self._id = api, dag_run_id
+        self._is_due, self._answered_at = Pause(_ASK_S), time.monotonic()
+
+    def has_ended(self) -> bool:
+        """Whether it has ended, as far as is known; Airflow is queried periodically."""
+        if not self._is_due():
+            return False
+        try:
+            state = self._api.run_state(DAG_ID, self._id)
+        except AirflowBusyError:
+            if time.monotonic() - self._answered_at > _STALL_S:
+                raise
+            return False
+        self._answered_at = time.monotonic()
+        return state in _LAST_STATES
+
+    def fail(self) -> None:
+        """Mark it as failed: from now on it starts only tasks that clean up."""
+        self._api.fail_run(DAG_ID, self._id)
+
+    def run(self) -> RunRecord | None:
+        """Return the run that its first task has made; None before."""
+        return open_ledger().run_by_key(self.key)
+
+
 @contextmanager
 def _cancelled_when_left(
-    api: AirflowApi, dag_run: str, stop_airflow: Callable[[], None], console: Console
+    dag_run: _DagRun, stop_airflow: Callable[[], None], console: Console
 ) -> Iterator[None]:
     """Cancel a run, with all its work, if the block is left before the run's end (as by Ctrl-C).
 
@@ -198,83 +229,46 @@ def _cancelled_when_left(
         yield
     except BaseException:
         try:
-            api.fail_run(DAG_ID, dag_run)
+            dag_run.fail()
         except HeadraceError as error:
             console.print(f"The DAG run will continue when Airflow is started again: {error.what}")
         else:
-            record = open_ledger().run_by_key(_key(dag_run))
-            if record is not None:  # before a last task of the DAG run reports it as failed
+            if (record := dag_run.run()) is not None:  # before its last task reports it as failed
                 open_ledger().finish_run(record.run_id, StepState.CANCELLED, time.time())
         stop_airflow()
-        record = open_ledger().run_by_key(_key(dag_run))  # its first task may have made it since
+        record = dag_run.run()  # its first task may have made it since
         if record is not None and airflow_server.running() is None:
             with console.status("Ending the run"):
                 end_run(open_run(record.run_id), StepState.CANCELLED)
         raise
 
 
-def _trigger(api: AirflowApi, overrides: list[str], console: Console) -> str:
+def _trigger(api: AirflowApi, overrides: list[str], console: Console) -> _DagRun:
     conf = {"recipe": "digits", "site": "laptop", "overrides": overrides}
     deadline = time.monotonic() + _DAG_TIMEOUT_S
     with console.status("Waiting for Airflow to read the DAGs"):
         while True:
             try:
-                return api.trigger(DAG_ID, conf)
+                return _DagRun(api, api.trigger(DAG_ID, conf))
             except (UnknownNameError, AirflowBusyError):
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(_POLL_S)
 
 
-class _DagRunEnd:
-    """Whether the DAG run has ended; asks periodically, and tolerates an API that stalls."""
-
-    def __init__(self, api: AirflowApi, dag_run: str) -> None:
-        self._api = api
-        self._dag_run = dag_run
-        self._asked_at = 0.0
-        self._answered_at = time.monotonic()
-
-    def __call__(self) -> bool:
-        now = time.monotonic()
-        if now - self._asked_at < _ASK_S:
-            return False
-        self._asked_at = now
-        try:
-            state = self._api.run_state(DAG_ID, self._dag_run)
-        except AirflowBusyError:
-            if now - self._answered_at > _STALL_S:
-                raise
-            return False
-        self._answered_at = time.monotonic()
-        return state in _LAST_STATES
-
-
-def _followed(api: AirflowApi, dag_run: str, console: Console) -> str:
+def _followed(dag_run: _DagRun, console: Console) -> str:
     """Show the progress of the DAG run until its end; return the run's id."""
-    run_id = _run_id(api, dag_run, console)
-    with Watching(run_id, console) as tick:
-        ended = _DagRunEnd(api, dag_run)
-        while not ended():
-            tick()
-            time.sleep(_POLL_S)
-    return run_id
-
-
-def _key(dag_run: str) -> str:
-    return f"airflow:{DAG_ID}:{dag_run}"
-
-
-def _run_id(api: AirflowApi, dag_run: str, console: Console) -> str:
-    key = _key(dag_run)
-    ended = _DagRunEnd(api, dag_run)
     with console.status("Triggered; waiting for the first task"):
-        while (record := open_ledger().run_by_key(key)) is None:
-            if ended() and open_ledger().run_by_key(key) is None:
+        while (record := dag_run.run()) is None:
+            if dag_run.has_ended() and dag_run.run() is None:
                 raise StepError(
-                    f"DAG run {dag_run} ended before it had made a run",
-                    f"Its log: {api.run_url(DAG_ID, dag_run)}",
+                    f"DAG run {dag_run.key} ended before it had made a run",
+                    f"Its log: {dag_run.url}",
                 )
+            time.sleep(_POLL_S)
+    with Watching(record.run_id, console) as tick:
+        while not dag_run.has_ended():
+            tick()
             time.sleep(_POLL_S)
     return record.run_id
 
@@ -282,8 +276,8 @@ def _run_id(api: AirflowApi, dag_run: str, console: Console) -> str:
 def _tell_end(run_id: str, url: str, console: Console) -> bool:
     view = run_details(run_id)
     console.print(closing(view))
-    console.print(f"Airflow run     {url}", highlight=False)
+    console.print(f"Airflow run     {url}")
     if view.dashboard_url:
-        console.print(f"Dask dashboard  {view.dashboard_url}", highlight=False)
+        console.print(f"Dask dashboard  {view.dashboard_url}")
     print_failures(view, console)
     return view.state is StepState.SUCCEEDED

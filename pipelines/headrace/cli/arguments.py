@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -60,6 +60,21 @@ def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
+def a_site(help_: str) -> Any:
+    """Return an option for a site."""
+    return typer.Option(help=f"Name or file of a site; {help_}", autocompletion=sites)
+
+
+def a_suite(help_: str, metavar: str) -> Any:
+    """Return an argument for a suite."""
+    return typer.Argument(metavar=metavar, help=help_, autocompletion=suites)
+
+
+def a_run(help_: str, metavar: str | None = "RUN") -> Any:
+    """Return an argument for a run."""
+    return typer.Argument(metavar=metavar, help=help_, autocompletion=runs)
+
+
 Recipe = Annotated[
     str,
     typer.Argument(help="Name of a recipe, or a YAML file.", autocompletion=recipes),
@@ -71,28 +86,10 @@ Overrides = Annotated[
         "~key removes one."
     ),
 ]
-RunArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="RUN",
-        help="Id of the run; default: the newest one.",
-        autocompletion=runs,
-    ),
-]
-NamedRun = Annotated[str, typer.Argument(metavar="RUN", help="Id of the run.", autocompletion=runs)]
+RunArgument = Annotated[str | None, a_run("Id of the run; default: the newest one.")]
+NamedRun = Annotated[str, a_run("Id of the run.")]
 OneSuite = Annotated[
     str | None,
-    typer.Argument(
-        metavar="SUITE",
-        help="Id of the suite; optional if there is only one, or only one is running.",
-        autocompletion=suites,
-    ),
+    a_suite("Id of the suite; optional if there is only one, or only one is running.", "SUITE"),
 ]
-AnySuite = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="SUITE",
-        help="Id of the suite; default: the newest one.",
-        autocompletion=suites,
-    ),
-]
+AnySuite = Annotated[str | None, a_suite("Id of the suite; default: the newest one.", "SUITE")]

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.filesize import decimal
 
-from headrace.cli.console import JsonOption, SiteOption, duration, open_console, tell_json
-from headrace.cli.listing import Listing
+from headrace.cli.console import JsonOption, SiteOption, duration, tell, tell_json
+from headrace.cli.listing import ListColumn, tell_list
 from headrace.errors import UnknownNameError, UserError, nearest
 from headrace.files.tiers import TierRoom, folder_of, measure
 from headrace.recipe.load import load_site
@@ -22,6 +21,8 @@ from headrace.staging.cache import CachedCopy
 app = typer.Typer(
     name="cache", help="Staged datasets on this machine's tiers.", no_args_is_help=True
 )
+
+_NONE = "No staged datasets on this machine."
 
 NamesArgument = Annotated[
     list[str] | None,
@@ -43,16 +44,13 @@ def list_copies(site: SiteOption = "laptop", as_json: JsonOption = False) -> Non
     copies = cache.copies_of(tiers)
     rooms = [measure(tier, 0) for tier in tiers if folder_of(tier).is_dir()]
     if as_json:
-        tiers_now = [_plain_room(room) for room in rooms]
-        tell_json({"copies": copies, "tiers": tiers_now})
+        shown = ("name", "folder", "held_bytes", "budget_bytes", "usable_bytes")
+        plain = [{name: getattr(room, name) for name in shown} for room in rooms]
+        tell_json({"copies": copies, "tiers": plain})
         return
-    console = open_console()
-    if copies:
-        console.print(_listed(copies))
-    else:
-        typer.echo("No staged datasets on this machine.")
+    tell_list(copies, _COLUMNS, _NONE, as_json=False)
     for room in rooms:
-        _print_room(room, console)
+        tell(_room_words(room))
 
 
 @app.command()
@@ -113,9 +111,9 @@ def verify(
         tell_json([{"copy": copy, "damaged": bad} for copy, bad in found])
     else:
         for copy, damaged in found:
-            _tell_verified(copy, damaged)
+            typer.echo(f"{_title(copy)}: {_verified(copy, damaged)}")
         if not found:
-            typer.echo("No staged datasets on this machine.")
+            typer.echo(_NONE)
     if any(damaged for _, damaged in found):
         raise typer.Exit(1)
 
@@ -136,49 +134,40 @@ def _chosen(tiers: Sequence[Tier], names: Sequence[str], every: bool) -> list[Ca
     return chosen
 
 
-def _listed(copies: Sequence[CachedCopy]) -> Listing:
-    titles = ("dataset", "tier", "state", "splits", "shards", "size", "last used", "fingerprint")
-    listed = Listing(*titles, figures=("shards", "size", "last used"), labels=("fingerprint",))
-    now = time.time()
-    for copy in copies:
-        left_out = f" of {copy.num_shards + copy.num_left_out}" if copy.num_left_out else ""
-        listed.add(
-            copy.name or "-",
-            copy.tier,
-            copy.state,
-            ", ".join(copy.splits),
-            f"{copy.num_shards}{left_out}",
-            decimal(copy.num_bytes),
-            f"{duration(now - copy.last_used_at)} ago" if copy.last_used_at else "never",
-            copy.fingerprint,
-        )
-    return listed
-
-
-def _print_room(room: TierRoom, console: Console) -> None:
+def _room_words(room: TierRoom) -> str:
     budget = "" if room.budget_bytes is None else f" of a budget of {decimal(room.budget_bytes)}"
-    console.print(
-        f"{room.name}: {decimal(room.held_bytes)} held{budget}, room for "
-        f"{decimal(room.usable_bytes)} more  {room.folder}",
-        highlight=False,
-    )
+    held, usable = decimal(room.held_bytes), decimal(room.usable_bytes)
+    return f"{room.name}: {held} held{budget}, room for {usable} more  {room.folder}"
 
 
-def _tell_verified(copy: CachedCopy, damaged: Sequence[str]) -> None:
+def _verified(copy: CachedCopy, damaged: Sequence[str]) -> str:
     if copy.state in ("interrupted", "being staged"):
-        typer.echo(f"{_title(copy)}: not checked, it is {copy.state}")
-    elif not damaged:
-        typer.echo(f"{_title(copy)}: intact, {copy.num_shards} shards")
-    else:
-        typer.echo(f"{_title(copy)}: {len(damaged)} damaged, will be staged again:")
-        for file in damaged:
-            typer.echo(f"  {file}")
+        return f"not checked, it is {copy.state}"
+    if not damaged:
+        return f"intact, {copy.num_shards} shards"
+    return "\n  ".join((f"{len(damaged)} damaged, will be staged again:", *damaged))
 
 
 def _title(copy: CachedCopy) -> str:
     return f"{copy.name or 'half a copy'} ({copy.fingerprint[:12]}) on {copy.tier}"
 
 
-def _plain_room(room: TierRoom) -> dict[str, object]:
-    shown = ("name", "folder", "held_bytes", "budget_bytes", "usable_bytes")
-    return {name: getattr(room, name) for name in shown} | {"folder": str(room.folder)}
+def _shards(copy: CachedCopy) -> str:
+    left_out = f" of {copy.num_shards + copy.num_left_out}" if copy.num_left_out else ""
+    return f"{copy.num_shards}{left_out}"
+
+
+def _last_used(copy: CachedCopy) -> str:
+    return f"{duration(time.time() - copy.last_used_at)} ago" if copy.last_used_at else "never"
+
+
+_COLUMNS = (
+    ListColumn("dataset", lambda copy: copy.name or "-"),
+    ListColumn("tier", lambda copy: copy.tier),
+    ListColumn("state", lambda copy: copy.state),
+    ListColumn("splits", lambda copy: ", ".join(copy.splits)),
+    ListColumn("shards", _shards, is_figure=True),
+    ListColumn("size", lambda copy: decimal(copy.num_bytes), is_figure=True),
+    ListColumn("last used", _last_used, is_figure=True),
+    ListColumn("fingerprint", lambda copy: copy.fingerprint, is_label=True),
+)

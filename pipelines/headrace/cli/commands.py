@@ -129,4 +129,4 @@ def run() -> None:
 def _tell(error: HeadraceError) -> None:
     console = open_console(stderr=True)
     console.print("error:", style="bold red", end=" ")
-    console.print(str(error), highlight=False, soft_wrap=True)
+    console.print(str(error), soft_wrap=True)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import rich.console
@@ -46,7 +47,10 @@ def printable(text: str) -> str:
 
 
 class Console(rich.console.Console):
-    """Shows texts as `printable`; the codes of its own styles stay."""
+    """Shows texts as `printable` and literally: `[x]` is not markup, numbers have no colour."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"markup": False, "highlight": False, **options})
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Return a text before it is laid out."""
@@ -59,11 +63,8 @@ class Console(rich.console.Console):
 
 
 def open_console(*, stderr: bool = False, quiet: bool = False) -> Console:
-    """Return a console as wide as the terminal; for files and pipes, wide enough for ids and paths.
-
-    Text is shown literally: `[x]` in a name, path or message is not markup.
-    """
-    console = Console(stderr=stderr, quiet=quiet, markup=False)
+    """Return a console as wide as the terminal; into files and pipes, wide enough for ids."""
+    console = Console(stderr=stderr, quiet=quiet)
     if not console.is_terminal:
         console.width = _PIPE_WIDTH
     return console
@@ -72,7 +73,7 @@ def open_console(*, stderr: bool = False, quiet: bool = False) -> Console:
 def tell(line: str) -> None:
     """Print a line for people: on a terminal wrapped between words, elsewhere unwrapped."""
     console = open_console()
-    console.print(line, highlight=False, soft_wrap=not console.is_terminal)
+    console.print(line, soft_wrap=not console.is_terminal)
 
 
 def tell_json(content: object) -> None:
@@ -84,6 +85,8 @@ def as_json_text(content: object) -> str:
     """Return records, rows, or mappings and lists of these, as JSON."""
 
     def plain(value: Any) -> object:
+        if isinstance(value, Path):
+            return str(value)
         return as_json_values(value) if isinstance(value, BaseModel) else asdict(value)
 
     return json.dumps(content, indent=1, default=plain)
@@ -103,13 +106,15 @@ def plain_table(
     return table
 
 
-def facts(named: Iterable[tuple[str, str | Text]]) -> Table:
-    """Return values with their names, one below the other; long ones are folded."""
+def facts(named: Iterable[tuple[str, str | Text | None]]) -> Table:
+    """Return values that are not empty, with their names, one below the other, folded if long."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in named:
-        table.add_row(Text(name, style="bold"), Text(value) if isinstance(value, str) else value)
+        if value:
+            cell = Text(value) if isinstance(value, str) else value
+            table.add_row(Text(name, style="bold"), cell)
     return table
 
 
@@ -228,7 +233,14 @@ def outlive_readers() -> None:
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
             stream.flush()
-            setattr(sys, name, _reopened(stream))
+            reopened = _Screen(
+                io.BufferedWriter(_Outlet(stream.fileno(), "w", closefd=False)),
+                encoding=stream.encoding,
+                errors="backslashreplace",  # characters that a terminal lacks end no command
+                line_buffering=stream.line_buffering,
+                write_through=stream.write_through,
+            )
+            setattr(sys, name, reopened)
 
 
 def output_is_gone() -> bool:
@@ -251,13 +263,3 @@ def output_problem() -> OSError | None:
 def _outlet() -> _Outlet | None:
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     return raw if isinstance(raw, _Outlet) else None
-
-
-def _reopened(stream: io.TextIOWrapper) -> io.TextIOWrapper:
-    return _Screen(
-        io.BufferedWriter(_Outlet(stream.fileno(), "w", closefd=False)),
-        encoding=stream.encoding,
-        errors="backslashreplace",  # characters that a terminal lacks end no command
-        line_buffering=stream.line_buffering,
-        write_through=stream.write_through,
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -16,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli import arguments
-from headrace.cli.console import JsonOption, open_console
+from headrace.cli.console import JsonOption, open_console, tell_json
 from headrace.errors import UnknownNameError
 from headrace.files.manifest import FieldInfo, Manifest
 from headrace.files.manifest_file import is_sealed
@@ -64,7 +63,7 @@ def inspect(
 
     summary = summarise(path, _s3(site))
     if as_json:
-        typer.echo(summary.model_dump_json(indent=1))
+        tell_json(summary)
     elif isinstance(summary, DatasetSummary):
         _print_dataset(summary, open_console())
     else:
@@ -101,9 +100,8 @@ def verify(
             location, lambda num_bytes: progress.advance(task, num_bytes), options
         )
     if as_json:
-        listed = ",".join(finding.model_dump_json() for finding in findings)
-        flags = {"intact": not findings, "sealed": is_sealed(manifest.format_version)}
-        typer.echo(f'{json.dumps(flags)[:-1]}, "findings": [{listed}]}}')
+        sealed = is_sealed(manifest.format_version)
+        tell_json({"intact": not findings, "sealed": sealed, "findings": findings})
     else:
         _print_findings(manifest, findings, open_console())
     if findings:
@@ -155,7 +153,7 @@ def _print_findings(
     manifest: Manifest, findings: tuple[ShardProblem, ...], console: Console
 ) -> None:
     if not is_sealed(manifest.format_version):
-        console.print(f"format {manifest.format_version}: {_UNSEALED}", highlight=False)
+        console.print(f"format {manifest.format_version}: {_UNSEALED}")
     if not findings:
         console.print("intact", style="green", end="")
         console.print(
@@ -171,8 +169,7 @@ def _print_findings(
     damaged = {finding.file for finding in findings}
     console.print(
         f"{len(damaged):,} of {len(manifest.shards):,} shards are damaged. Remove them and run "
-        "the recipe again: only they are packed again.",
-        highlight=False,
+        "the recipe again: only they are packed again."
     )
 
 
@@ -183,13 +180,12 @@ def _print_dataset(summary: DatasetSummary, console: Console) -> None:
     console.print(
         f"{summary.num_samples:,} samples, {len(manifest.shards):,} shards, "
         f"{decimal(summary.num_bytes)}, format {manifest.format_version}{digest}, "
-        f"fingerprint {manifest.fingerprint}",
-        highlight=False,
+        f"fingerprint {manifest.fingerprint}"
     )
     for table in _tables(manifest):
         console.print(table)
     for note in note_texts(manifest.notes):
-        console.print(f"note: {note}", highlight=False, markup=False)
+        console.print(f"note: {note}")
     for file in summary.missing:
         console.print(f"missing or of another size: {file}", style="red")
 
@@ -259,10 +255,9 @@ def _shape(sizes: Sequence[int]) -> str:
 
 
 def _print_shard(summary: ShardSummary, console: Console) -> None:
-    console.print(str(summary.path), style="bold", highlight=False)
+    console.print(str(summary.path), style="bold")
     console.print(
-        f"split {summary.split}, {summary.num_samples:,} samples, {decimal(summary.num_bytes)}",
-        highlight=False,
+        f"split {summary.split}, {summary.num_samples:,} samples, {decimal(summary.num_bytes)}"
     )
     arrays = (
         (each.name, each.dtype, _shape(each.shape), f"{each.offset:,}", decimal(each.num_bytes))

@@ -10,7 +10,7 @@ import typer
 from rich.filesize import decimal
 
 from headrace.cli import arguments
-from headrace.cli.console import JsonOption, open_console
+from headrace.cli.console import JsonOption, open_console, tell_json
 from headrace.errors import UserError
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
@@ -30,12 +30,7 @@ class Format(str, Enum):
 
 
 def export(
-    what: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN|CHECKPOINT", help="Id of a run, or a file.", autocompletion=arguments.runs
-        ),
-    ],
+    what: Annotated[str, arguments.a_run("Id of a run, or a file.", "RUN|CHECKPOINT")],
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
     form: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.WEIGHTS,
     checkpoint: Annotated[
@@ -73,7 +68,7 @@ def export(
 
     pickled = run is not None and resolved(run)[1].pickled_checkpoints == "allow"
     done = export_weights(file, output, form.value, pickled=pickled)
-    typer.echo(done.model_dump_json(indent=1)) if as_json else _tell(done)
+    tell_json(done) if as_json else _tell(done)
 
 
 def _run_of(checkpoint: Path) -> RunFolder | None:
@@ -85,8 +80,6 @@ def _run_of(checkpoint: Path) -> RunFolder | None:
 def _tell(done: Exported) -> None:
     console = open_console()
     step = "" if done.step is None else f", after {done.step:,} steps"
-    console.print(f"{done.path}: {decimal(done.num_bytes)}, {done.format}", highlight=False)
-    console.print(
-        f"{done.num_values:,} values in {done.num_tensors:,} tensors{step}", highlight=False
-    )
-    console.print(f"from {done.checkpoint}", highlight=False)
+    console.print(f"{done.path}: {decimal(done.num_bytes)}, {done.format}")
+    console.print(f"{done.num_values:,} values in {done.num_tensors:,} tensors{step}")
+    console.print(f"from {done.checkpoint}")

@@ -15,7 +15,6 @@ from rich.console import Group, RenderableType
 from rich.filesize import decimal
 from rich.live import Live
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.console import (
@@ -25,10 +24,9 @@ from headrace.cli.console import (
     facts,
     open_console,
     output_is_gone,
-    plain_table,
     tell_json,
 )
-from headrace.cli.listing import ListColumn, Listing
+from headrace.cli.listing import ListColumn, Listing, tell_list
 from headrace.cli.words import cost_words, nodes_words
 from headrace.clusters import lease_client
 from headrace.clusters.lease_files import LeaseFiles
@@ -52,7 +50,6 @@ from headrace.status.lease import (
     site_leases,
 )
 from headrace.steps import mailbox
-from headrace.steps.history import NodeRow
 from headrace.steps.mailbox import StepSpec
 
 app = typer.Typer(name="lease", help="Leases: the machines that runs hold.", no_args_is_help=True)
@@ -88,12 +85,8 @@ def list_leases(
         _watch(as_json=as_json)
         return
     views = site_leases(_site_folder(site), ended=ended)
-    if as_json:
-        tell_json(views)
-    elif views:
-        open_console().print(Listing.of(views, *_COLUMNS))
-    else:
-        typer.echo("No leases." if ended else "No open leases; --all lists ended ones, too.")
+    none = "No leases." if ended else "No open leases; --all lists ended ones, too."
+    tell_list(views, _COLUMNS, none, as_json=as_json)
     if not as_json and (kept := zygote_bytes()):
         size = decimal(kept)
         typer.echo(f"Imported for the next ones: {size}; `headrace lease close --kept` frees it.")
@@ -260,80 +253,54 @@ def _parts(lease: LeaseView) -> Iterator[RenderableType]:
     line = Text(" · ".join(filter(None, parts)), overflow="fold")
     yield Padding(line, (0, 0, 0, 2), expand=False)
     if lease.use:
-        yield Padding(_busy_nodes(lease.use), (0, 0, 0, 2), expand=False)
-
-
-def _busy_nodes(rows: Sequence[NodeRow]) -> Table:
-    has_gpus = any(row.gpu is not None for row in rows)
-    more = ("GPUs", "their memory", "power") if has_gpus else ()
-    return plain_table("node", figures=("CPU", "memory", *more), rows=map(_busy, rows))
-
-
-def _busy(row: NodeRow) -> Iterator[str]:
-    yield from (row.node, _share(row.cpu), _share(row.memory))
-    if row.gpu is not None:
-        yield from (_share(row.gpu), _share(row.gpu_memory))
-        yield "" if row.gpu_power_w is None else f"{row.gpu_power_w:.0f} W"
+        nodes = Listing.of(lease.use, *_NODE_COLUMNS)
+        yield Padding(nodes, (0, 0, 0, 2), expand=False)
 
 
 def _share(share: float | None) -> str:
     return "" if share is None else f"{share:.0%}"
 
 
+def _watts(watts: float | None) -> str:
+    return "" if watts is None else f"{watts:.0f} W"
+
+
 def _details(
     view: LeaseView, spec: LeaseSpec, info: LeaseInfo | None, steps: Sequence[StepFolder]
 ) -> RenderableType:
-    parts: list[RenderableType] = [facts(_facts(view, spec, info))]
-    if view.jobs:
-        parts.append(Listing.of(view.jobs, *_JOB_COLUMNS))
-    if view.ended:
-        parts.append(Listing.of(view.ended, *_ENDED_COLUMNS))
-    parts.append(_steps(steps) if steps else Text("no steps yet", style="dim"))
-    return Group(*parts)
+    lists = ((view.jobs, _JOB_COLUMNS), (view.ended, _ENDED_COLUMNS))
+    parts = (Listing.of(rows, *columns) for rows, columns in lists if rows)
+    last = _steps(steps) if steps else Text("no steps yet", style="dim")
+    return Group(facts(_facts(view, spec, info)), *parts, last)
 
 
 def _facts(
     view: LeaseView, spec: LeaseSpec, info: LeaseInfo | None
 ) -> Iterator[tuple[str, str | Text]]:
-    role = spec.role
-    yield "lease", view.lease_id
-    yield "state", _state(view)
-    if view.why_ended:
-        yield "ended", view.why_ended
-    if view.waits_for:
-        yield "waits", view.waits_for
-    yield from _node_facts(view, role)
-    yield "run", view.run_id or "none"
+    role, limit = spec.role, spec.walltime
+    yield from (("lease", view.lease_id), ("state", _state(view)), ("ended", view.why_ended))
+    yield from (("waits", view.waits_for), *_node_facts(view, role), ("run", view.run_id or "none"))
     yield "machines", f"{view.role}: {view.kind} of {view.nodes} on backend {role.backend}"
     yield "age", f"{duration(view.age_s)} of at most {duration(role.lifetime_s)}"
-    if spec.walltime is not None:
-        yield "time limit", f"{duration(spec.walltime.seconds)}, chosen: {spec.walltime.why}"
+    yield "time limit", f"{duration(limit.seconds)}, chosen: {limit.why}" if limit else ""
     yield "idle stop", f"after {duration(role.idle_stop)} without a step"
-    if view.idle_s is not None:
-        yield "idle", duration(view.idle_s)
-    if spec.owner is not None:
-        yield "owner", f"process {spec.owner.pid} on {spec.owner.host}"
-    if info is not None:
-        yield "host", f"process {info.host.pid} on {info.host.host}"
-        yield "job ids", ", ".join(info.job_ids) or "none"
-    if view.dashboard_url:
-        yield "dashboard", view.dashboard_url
-    yield "folder", view.folder
+    yield "idle", duration(view.idle_s)
+    for name, process in (("owner", spec.owner), ("host", info.host if info else None)):
+        yield name, f"process {process.pid} on {process.host}" if process else ""
+    yield "job ids", (", ".join(info.job_ids) or "none") if info else ""
+    yield from (("dashboard", view.dashboard_url), ("folder", view.folder))
     yield "log", f"{view.folder}/host.log"
 
 
 def _node_facts(view: LeaseView, role: Role) -> Iterator[tuple[str, str]]:
-    if view.bad_nodes:
-        what = "the run's next leases avoid them"
-        if not role.leaves_nodes_out:
-            what = "the batch system may assign them again, because it cannot exclude nodes"
-        yield "bad nodes", f"{', '.join(view.bad_nodes)}: {what}"
-    if view.excludes:
-        yield "without", f"{', '.join(view.excludes)}, where earlier leases of the run failed"
-    if view.avoids:
-        yield "avoids", "\n".join(f"{each.node}: {each.why}" for each in view.avoids)
-    if view.takes_all:
-        yield "takes all", f"nodes, also bad ones: {view.takes_all}"
+    what = "the run's next leases avoid them"
+    if not role.leaves_nodes_out:
+        what = "the batch system may assign them again, because it cannot exclude nodes"
+    bad, excludes = ", ".join(view.bad_nodes), ", ".join(view.excludes)
+    yield "bad nodes", bad and f"{bad}: {what}"
+    yield "without", excludes and f"{excludes}, where earlier leases of the run failed"
+    yield "avoids", "\n".join(f"{each.node}: {each.why}" for each in view.avoids)
+    yield "takes all", view.takes_all and f"nodes, also bad ones: {view.takes_all}"
 
 
 def _steps(steps: Sequence[StepFolder]) -> Listing:
@@ -374,6 +341,16 @@ _COLUMNS = (
     ListColumn("age", lambda view: duration(view.age_s), is_figure=True),
     ListColumn("use", _used),
     ListColumn("dashboard or reason", lambda view: view.dashboard_url or _reason(view)),
+)
+_NODE_COLUMNS = (
+    ListColumn("node", lambda row: row.node),
+    ListColumn("CPU", lambda row: _share(row.cpu), is_figure=True),
+    ListColumn("memory", lambda row: _share(row.memory), is_figure=True),
+    ListColumn("GPUs", lambda row: _share(row.gpu), is_figure=True, is_optional=True),
+    ListColumn(
+        "their memory", lambda row: _share(row.gpu_memory), is_figure=True, is_optional=True
+    ),
+    ListColumn("power", lambda row: _watts(row.gpu_power_w), is_figure=True, is_optional=True),
 )
 _JOB_COLUMNS = (
     ListColumn("node", lambda job: job.node),

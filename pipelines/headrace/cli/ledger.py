@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import calendar
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from headrace.cli import arguments
-from headrace.cli.console import JsonOption, moment, open_console, tell_json
-from headrace.cli.listing import Listing
+from headrace.cli.console import JsonOption, facts, moment, open_console, tell_json
+from headrace.cli.listing import ListColumn, tell_list
+from headrace.ledger.audit_rows import ActRecord
 from headrace.ledger.database import default_url, masked
 from headrace.ledger.ledger import Ledger, open_ledger
 from headrace.ledger.usage_file import write_usage
@@ -37,14 +37,10 @@ def show(as_json: JsonOption = False) -> None:
     if as_json:
         tell_json(summary)
         return
-    for name, value in (
-        ("ledger", summary.url),
-        ("schema", summary.revision),
-        ("runs", summary.num_runs),
-        ("leases", f"{summary.num_leases} ({summary.num_active_leases} open)"),
-        ("attempts", summary.num_attempts),
-    ):
-        typer.echo(f"{name:<10}{value}")
+    leases = f"{summary.num_leases} ({summary.num_active_leases} open)"
+    counts = (("runs", f"{summary.num_runs}"), ("leases", leases))
+    known = (("ledger", summary.url), ("schema", summary.revision), *counts)
+    open_console().print(facts((*known, ("attempts", f"{summary.num_attempts}"))))
 
 
 @app.command()
@@ -112,19 +108,24 @@ def audit(
         headrace audit --refused
     """
     found = open_ledger().acts(user, run, _begin(since), limit, refused=refused)
-    if as_json:
-        tell_json([asdict(row) for row in found])
-        return
-    listed = Listing("when", "who", "what", "run", "details")
-    for row in found:
-        who = Actor(row.user or "unknown", row.through)
-        why = f"refused: {' '.join(row.refused.split())}" if row.refused else ""
-        details = "; ".join(filter(None, (row.details, why)))
-        listed.add(moment(row.created_at), str(who), row.what, row.run_id or "-", details)
-    open_console().print(listed if found else "No actions.")
+    tell_list(found, _ACTS, "No actions.", as_json=as_json)
 
 
 def _begin(since: str) -> float:
     """Return when a day began (UTC), in seconds since the epoch."""
     day = first_day(since)
     return calendar.timegm(time.strptime(f"{day}-01"[:10], "%Y-%m-%d")) if day else 0.0
+
+
+def _details(row: ActRecord) -> str:
+    why = f"refused: {' '.join(row.refused.split())}" if row.refused else ""
+    return "; ".join(filter(None, (row.details, why)))
+
+
+_ACTS = (
+    ListColumn("when", lambda row: moment(row.created_at)),
+    ListColumn("who", lambda row: str(Actor(row.user or "unknown", row.through))),
+    ListColumn("what", lambda row: row.what),
+    ListColumn("run", lambda row: row.run_id or "-"),
+    ListColumn("details", _details),
+)

@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.console import printable
+from headrace.cli.console import open_console, printable, tell_json
 
 _LEAST_ROOM = 40
 _SHORT = 10
@@ -120,3 +120,13 @@ class Listing:
                 yield Padding(rest, (0, 0, 0, 2), expand=False)
         if is_short:
             yield grid
+
+
+def tell_list(
+    records: Sequence[Any], columns: Sequence[ListColumn], none: str, *, as_json: bool
+) -> None:
+    """Print records as a list, or as JSON; `none` if there are none."""
+    if as_json:
+        tell_json(records)
+    else:
+        open_console().print(Listing.of(records, *columns) if records else none)

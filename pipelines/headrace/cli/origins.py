@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 
 from headrace.cli import arguments
-from headrace.cli.console import JsonOption, open_console, tell_json
-from headrace.cli.listing import Listing
+from headrace.cli.console import JsonOption, open_console, tell, tell_json
+from headrace.cli.listing import ListColumn, Listing, tell_list
 from headrace.cli.runs import carry_out, request_of
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
@@ -20,22 +20,12 @@ from headrace.runs.origin import Differing, Origin, compare, origin, today
 from headrace.runs.runs import RunRequest, run_of_folder
 from headrace.suites.values import as_overrides
 
-Which = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN", help="Id of a run, or SUITE:NUMBER.", autocompletion=arguments.runs
-    ),
-]
+Which = Annotated[str, arguments.a_run("Id of a run, or SUITE:NUMBER.")]
 
 
 def diff(
     first: Which,
-    second: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN", help="The run to compare with.", autocompletion=arguments.runs
-        ),
-    ],
+    second: Annotated[str, arguments.a_run("The run to compare with.")],
     as_json: JsonOption = False,
 ) -> None:
     """Show the differences between two runs or trials.
@@ -49,15 +39,9 @@ def diff(
     """
     before, after = origin(first), origin(second)
     found = compare(before, after)
-    if as_json:
-        tell_json(found)
-        return
-    console = open_console()
-    if not found:
-        console.print("No recorded part differs.")
-        return
-    console.print(f"first:  {before.name}\nsecond: {after.name}\n", highlight=False)
-    _print(found, ("first", "second"), console)
+    if found and not as_json:
+        tell(f"first:  {before.name}\nsecond: {after.name}\n")
+    tell_list(found, _columns("first", "second"), "No recorded part differs.", as_json=as_json)
 
 
 def rerun(
@@ -65,12 +49,7 @@ def rerun(
     check: Annotated[
         bool, typer.Option("--check", help="Only show what is different today.")
     ] = False,
-    site: Annotated[
-        str,
-        typer.Option(
-            help="Name or file of a site; default: as recorded.", autocompletion=arguments.sites
-        ),
-    ] = "",
+    site: Annotated[str, arguments.a_site("default: as recorded.")] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Run a run or a trial once more, from its record alone.
@@ -113,9 +92,9 @@ def _tell_today(before: Origin, found: Sequence[Differing], console: Console) ->
     if not found:
         console.print("No recorded part is different today.")
         return
-    _print(found, ("then", "today"), console)
+    console.print(Listing.of(found, *_columns("then", "today")))
     for line in _ways_back(before, found):
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
 
 
 def _ways_back(before: Origin, found: Sequence[Differing]) -> Iterator[str]:
@@ -131,8 +110,9 @@ def _ways_back(before: Origin, found: Sequence[Differing]) -> Iterator[str]:
         yield f"Uncommitted then, and too large to be recorded: {', '.join(then.left_out)}"
 
 
-def _print(found: Sequence[Differing], titles: tuple[str, str], console: Console) -> None:
-    listed = Listing("what", *titles, labels=titles)
-    for each in found:
-        listed.add(f"{each.part} {each.key}", each.before or "-", each.after or "-")
-    console.print(listed)
+def _columns(before: str, after: str) -> tuple[ListColumn, ...]:
+    return (
+        ListColumn("what", lambda each: f"{each.part} {each.key}"),
+        ListColumn(before, lambda each: each.before or "-", is_label=True),
+        ListColumn(after, lambda each: each.after or "-", is_label=True),
+    )

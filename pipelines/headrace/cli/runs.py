@@ -133,12 +133,7 @@ def evaluate(
     watch: Annotated[
         bool, typer.Option("--watch", help="Each new checkpoint, until the training ends.")
     ] = False,
-    site: Annotated[
-        str,
-        typer.Option(
-            help="Name or file of a site; default: the run's.", autocompletion=arguments.sites
-        ),
-    ] = "",
+    site: Annotated[str, arguments.a_site("default: the run's.")] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate checkpoints of a run, also while it trains.
@@ -156,14 +151,10 @@ def evaluate(
     alone = ("evaluate.also_checkpoints=[]",) if checkpoint else ()
     chosen = (f"evaluate.checkpoint={checkpoint}",) if checkpoint else ()
     folder = RunFolder(Path(open_ledger().run(run_id).folder))
-    request = request_of(
-        str(folder.recipe),
-        (*alone, *(overrides or ()), *chosen),
-        site or run_of_folder(run_id, folder).request.site,
-        kind="evaluate",
-        of=run_id,
-        watch=watch,
-    )
+    changes = (*alone, *(overrides or ()), *chosen)
+    place = site or run_of_folder(run_id, folder).request.site
+    more = {"kind": "evaluate", "of": run_id, "watch": watch}
+    request = request_of(str(folder.recipe), changes, place, **more)
     carry_out(create_run(request), as_json=as_json)
 
 
@@ -174,11 +165,7 @@ def resume(
         typer.Argument(help="Changes to place and size of the run, as in train.nodes=1."),
     ] = None,
     site: Annotated[
-        str,
-        typer.Option(
-            help="Name or file of a site with the same folder; it is read again.",
-            autocompletion=arguments.sites,
-        ),
+        str, arguments.a_site("it has the same folder, and its file is read again.")
     ] = "",
     as_json: JsonOption = False,
 ) -> None:

@@ -26,11 +26,7 @@ _HOUR_S = 3600.0
 def shell(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[RUN] [-- COMMAND]",
-            help="Id of a run; a command and its arguments.",
-            autocompletion=arguments.runs,
-        ),
+        arguments.a_run("Id of a run; a command and its arguments.", "[RUN] [-- COMMAND]"),
     ] = None,
     site: Annotated[
         str | None,

@@ -24,20 +24,6 @@ from headrace.suites.names import short_keys
 _MOST_RUNNING = 10
 
 
-def suites_list(views: Sequence[SuiteView]) -> Listing:
-    """Return a list with a row for each suite."""
-    return Listing.of(
-        views,
-        ListColumn("suite", lambda view: view.run_id),
-        ListColumn("state", _state_words),
-        ListColumn("trials", _counts, is_label=True),
-        ListColumn("best", lambda view: best_words(view, named=False), is_label=True),
-        ListColumn("time", lambda view: duration(view.elapsed_s), is_figure=True),
-        ListColumn("left", _left, is_figure=True, is_optional=True),
-        ListColumn("cost", lambda view: money(view.cost), is_figure=True, is_optional=True),
-    )
-
-
 def trials_list(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) -> Listing:
     """Return a list with a row for each trial."""
     metrics = [each.metric for each in objectives]
@@ -63,18 +49,13 @@ def trials_list(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) ->
 def points_table(found: Sequence[PointResult], objectives: Sequence[Objective]) -> Table:
     """Return a table with a row for each point, whose trials differ only by fold and seed."""
     names = short_keys(dict.fromkeys(key for point in found for key in point.values))
-    table = plain_table("point", figures=("trials", _objective(objectives)))
+    table = plain_table("point", figures=("trials", _objective(objectives), "95 % of the mean"))
     table.columns[0].ratio = 3
-    table.add_column("95 % of the mean", no_wrap=True)
     for point in found:
-        values = {names[key]: value for key, value in point.values.items()}
+        values = Text(values_words({names[key]: value for key, value in point.values.items()}))
         missing = f"{len(point.numbers) - point.missing}/" if point.missing else ""
-        table.add_row(
-            Text(values_words(values) or "the recipe's"),
-            f"{missing}{len(point.numbers)}",
-            spread_words(point.spread),
-            interval_words(point.spread),
-        )
+        spread = spread_words(point.spread), interval_words(point.spread)
+        table.add_row(values or "the recipe's", f"{missing}{len(point.numbers)}", *spread)
     return table
 
 
@@ -189,3 +170,14 @@ def _cause(row: TrialRecord) -> str:
     if row.failure_class is None:
         return ""
     return f"{row.failure_class.value}: {row.message.partition(chr(10))[0]}"
+
+
+SUITE_COLUMNS = (
+    ListColumn("suite", lambda view: view.run_id),
+    ListColumn("state", _state_words),
+    ListColumn("trials", _counts, is_label=True),
+    ListColumn("best", lambda view: best_words(view, named=False), is_label=True),
+    ListColumn("time", lambda view: duration(view.elapsed_s), is_figure=True),
+    ListColumn("left", _left, is_figure=True, is_optional=True),
+    ListColumn("cost", lambda view: money(view.cost), is_figure=True, is_optional=True),
+)

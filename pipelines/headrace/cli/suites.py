@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from headrace.cli import arguments
 from headrace.cli.arguments import AnySuite, OneSuite
 from headrace.cli.console import JsonOption, open_console, tell_json
-from headrace.cli.suite_view import points_table, suites_list, trials_list
+from headrace.cli.listing import tell_list
+from headrace.cli.suite_view import SUITE_COLUMNS, points_table, trials_list
 from headrace.errors import UserError
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
@@ -27,11 +28,7 @@ from headrace.suites.records import PRUNED
 
 Numbered = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="SUITE|NUMBER",
-        help="Id of the suite, if there are several; numbers of trials.",
-        autocompletion=arguments.suites,
-    ),
+    arguments.a_suite("Id of the suite, if there are several; numbers of trials.", "SUITE|NUMBER"),
 ]
 
 app = typer.Typer(name="suite", help="Suites: list trials; pause, cancel, add some.")
@@ -55,11 +52,7 @@ def list_(
         headrace suite list
         headrace suite list --limit 3 --json
     """
-    views = suite_views([*suites(limit)])
-    if as_json:
-        tell_json(views)
-        return
-    open_console().print(suites_list(views))
+    tell_list(suite_views([*suites(limit)]), SUITE_COLUMNS, "No suites.", as_json=as_json)
 
 
 @app.command()
@@ -132,9 +125,7 @@ def pause(suite: OneSuite = None) -> None:
     Examples:
         headrace suite pause digits-20260102-030405-0a1b2c3d
     """
-    record = _suite(suite)
-    ask(record, "pause")
-    _tell(record, "start no more trials")
+    _ask(_suite(suite), "pause", "start no more trials")
 
 
 @app.command()
@@ -153,8 +144,7 @@ def resume(
     record = _suite(suite)
     if limit is not None:
         ask(record, "limit", details=f"to {limit}", limit=limit)
-    ask(record, "resume")
-    _tell(record, "start trials")
+    _ask(record, "resume", "start trials")
 
 
 @app.command()
@@ -166,8 +156,7 @@ def cancel(words: Numbered = None) -> None:
         headrace suite cancel 7
     """
     record, numbers = _suite_and_numbers(words)
-    ask(record, "cancel", numbers)
-    _tell(record, f"cancel {_named(numbers)}")
+    _ask(record, "cancel", f"cancel {_named(numbers)}", numbers)
 
 
 @app.command()
@@ -181,8 +170,7 @@ def retry(words: Numbered = None) -> None:
         headrace suite retry digits-20260102-030405-0a1b2c3d 7
     """
     record, numbers = _suite_and_numbers(words)
-    ask(record, "retry", numbers)
-    _tell(record, f"run {_named(numbers)} again")
+    _ask(record, "retry", f"run {_named(numbers)} again", numbers)
 
 
 @app.command()
@@ -202,19 +190,18 @@ def prioritize(
     record, numbers = _suite_and_numbers(words)
     if not numbers:
         raise UserError("A trial's number is missing", "Example: headrace suite prioritize 7 12.")
-    details = f"{_named(numbers)}: priority {priority}"
-    ask(record, "prioritize", numbers, details=details, priority=priority)
-    _tell(record, f"give {_named(numbers)} priority {priority}")
+    named = _named(numbers)
+    more = {"details": f"{named}: priority {priority}", "priority": priority}
+    _ask(record, "prioritize", f"give {named} priority {priority}", numbers, **more)
 
 
 @app.command()
 def add(
     words: Annotated[
         list[str],
-        typer.Argument(
-            metavar="SUITE|KEY=VALUES",
-            help="Id of the suite, if there are several; values of new trials, as for sweep.",
-            autocompletion=arguments.suites,
+        arguments.a_suite(
+            "Id of the suite, if there are several; values of new trials, as for sweep.",
+            "SUITE|KEY=VALUES",
         ),
     ],
     priority: Annotated[
@@ -258,6 +245,14 @@ def _suite_and_numbers(words: Sequence[str] | None) -> tuple[RunRecord, list[int
 
 def _suite(run_id: str | None) -> RunRecord:
     return only_suite() if run_id is None else find_suite(run_id)
+
+
+def _ask(
+    record: RunRecord, what: str, in_words: str, numbers: Sequence[int] = (), **more: Any
+) -> None:
+    """Send a command to a suite, and print it."""
+    ask(record, what, numbers, **more)
+    _tell(record, in_words)
 
 
 def _tell(record: RunRecord, asked: str) -> None:

@@ -58,21 +58,16 @@ def live(view: RunDetails, history: History | None = None) -> RenderableType:
     if view.cost is not None:
         foot.append(f" · {cost_words(view.cost)}")
     notes = (Text(remark, style="yellow") for remark in remarks(view))
-    learned = _learned(view, history or History(()))
-    return Group(_heading(view), table, *learned, *map(Text, busy(view.use)), *notes, foot)
+    status = train.status if (train := trains(view)) else None
+    learned = metrics_table(status.metrics, history or History(())) if status else None
+    parts = () if learned is None else (learned,)
+    return Group(_heading(view), table, *parts, *map(Text, busy(view.use)), *notes, foot)
 
 
 def trains(view: RunDetails) -> StepView | None:
     """Return the train step of a run that trains at present; None if it does not."""
     running = (step for step in view.steps if step.state is StepState.RUNNING)
     return next((step for step in running if step.name == "train"), None)
-
-
-def _learned(view: RunDetails, history: History) -> Iterator[Table]:
-    step = trains(view)
-    if step is not None and step.status is not None:
-        table = metrics_table(step.status.metrics, history)
-        yield from () if table is None else (table,)
 
 
 def _heading(view: RunDetails, *more: str) -> Text:
@@ -149,19 +144,19 @@ def print_failures(view: RunDetails, console: Console) -> None:
     ended = [step for step in view.steps if step.state is not None and step.state.is_final]
     failed = [step for step in ended if step.state is not StepState.SUCCEEDED]
     if view.why and view.failure is None:
-        _print_plain(f"It got no lease: {view.why}", console)
+        console.print(f"It got no lease: {view.why}", soft_wrap=True)
     for step in failed:
         why = f" ({step.failure_class.value})" if step.failure_class else ""
         state = step.state.value if step.state else ""
         console.print(Text.assemble((f"{step.name} {state}", "red"), f"{why}:"), end=" ")
-        _print_plain(step.message, console)
+        console.print(step.message, soft_wrap=True)
         if step.trace:
-            _print_plain(_frames(step.trace, step.message), console)
+            console.print(_frames(step.trace, step.message), soft_wrap=True)
         if step.folder:
-            _print_plain(f"  logs: headrace logs {view.run_id} {step.name}", console)
+            console.print(f"  logs: headrace logs {view.run_id} {step.name}", soft_wrap=True)
     if failed and view.state.is_final and view.asked:
         for line in _ways_on(view, failed[-1]):
-            _print_plain(f"  {line}", console)
+            console.print(f"  {line}", soft_wrap=True)
 
 
 def _frames(trace: str, message: str) -> str:
@@ -187,10 +182,6 @@ def _ways_on(view: RunDetails, failed: StepView) -> Iterator[str]:
     yield f"after any other correction, with the recipe of this run: headrace resume {view.run_id}"
 
 
-def _print_plain(text: str, console: Console) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
 def _places(view: RunDetails) -> Iterator[tuple[str, str]]:
     outputs = {step.name: step.outputs for step in view.steps}
     for title, step, key in (
@@ -201,8 +192,7 @@ def _places(view: RunDetails) -> Iterator[tuple[str, str]]:
         ("report", "probe", "report"),
     ):
         value = outputs.get(step, {}).get(key)
-        if isinstance(value, str) and value:
-            yield title, value
+        yield title, value if isinstance(value, str) else ""
     if outputs.keys() & {"train", "suite"} and "pack" not in outputs:
         yield "dataset", "none: the training reads its own data"
     yield from (("changed", each) for each in view.changed)
@@ -210,11 +200,9 @@ def _places(view: RunDetails) -> Iterator[tuple[str, str]]:
     if "suite" in outputs:
         yield "trials", f"headrace suite show {view.run_id}"
         yield "results", f"headrace results {view.run_id}"
-    if view.cost is not None:
-        yield "cost", cost_words(view.cost)
+    yield "cost", "" if view.cost is None else cost_words(view.cost)
     yield from predicted(view.ahead, view.elapsed_s)
-    if view.informing.count:
-        yield "left out", view.informing.words
+    yield "left out", view.informing.words if view.informing.count else ""
     yield "run folder", str(Path(view.folder))
 
 

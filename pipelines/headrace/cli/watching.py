@@ -33,13 +33,14 @@ EVERY_S = 5.0
 Tick = Callable[[str], None]
 
 
-class _Pause:
+class Pause:
     """Whether a pause is over: at the first call, and some seconds after each True."""
 
     def __init__(self, seconds: float, now_s: Callable[[], float] = time.monotonic) -> None:
         self._seconds, self._now_s, self._at = seconds, now_s, -math.inf
 
     def __call__(self) -> bool:
+        """Whether it is over; then the next pause begins."""
         now = self._now_s()
         is_over = now - self._at >= self._seconds
         self._at = now if is_over else self._at
@@ -57,7 +58,7 @@ class Watching:
         self._run_id, self._folder = run_id, folder
         self._console = console
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
-        self._shows, self._counts = _Pause(REFRESH_S), _Pause(EVERY_S)
+        self._shows, self._counts = Pause(REFRESH_S), Pause(EVERY_S)
         self._told: dict[str, str] = {}
         self._why: dict[str, str] = {}
         self._dashboard_url = ""
@@ -65,7 +66,7 @@ class Watching:
         self._counted: tuple[bool, dict[str, int]] = (False, {})
 
     def __enter__(self) -> Callable[[], None]:
-        self._inform(partial(self._console.print, f"run: {self._run_id}", highlight=False))
+        self._inform(partial(self._console.print, f"run: {self._run_id}"))
         if self._live is not None:
             self._inform(self._live.start)
         return self._tick
@@ -90,18 +91,18 @@ class Watching:
             return view
         if view.dashboard_url and self._dashboard_url != view.dashboard_url:
             self._dashboard_url = view.dashboard_url
-            self._console.print(f"Dask dashboard: {view.dashboard_url}", highlight=False)
+            self._console.print(f"Dask dashboard: {view.dashboard_url}")
         if (notes := tuple(remarks(view))) != self._remarks:
             self._remarks = notes
             for remark in notes:
-                self._console.print(remark, highlight=False, soft_wrap=True)
+                self._console.print(remark, soft_wrap=True)
         if (suite := _begun_suite(view)) is not None:
             self.count(suite)
         for step in view.steps:
             state = f"{step.state.value if step.state else ''} {step.attempt}"
             if step.state is not None and self._told.get(step.name) != state:
                 self._told[step.name] = state
-                self._console.print(self._line(step), highlight=False, soft_wrap=True)
+                self._console.print(self._line(step), soft_wrap=True)
         return view
 
     def count(self, suite: SuiteView) -> None:
@@ -109,7 +110,7 @@ class Watching:
         counted = (suite.state.is_final, suite.trials.counts)
         if counted != self._counted and (suite.state.is_final or self._counts()):
             self._counted = counted
-            self._console.print(of_suites.counts_words(suite), highlight=False, soft_wrap=True)
+            self._console.print(of_suites.counts_words(suite), soft_wrap=True)
 
     def _line(self, step: StepView) -> str:
         """Return a step's state; of a new attempt also why the last one failed, in a line."""
@@ -169,11 +170,11 @@ def telling(console: Console, now_s: Callable[[], float] = time.perf_counter) ->
 
 
 def _lines(console: Console, now_s: Callable[[], float]) -> Tick:
-    began, is_due = now_s(), _Pause(EVERY_S, now_s)
+    began, is_due = now_s(), Pause(EVERY_S, now_s)
 
     def tell(text: str) -> None:
         if is_due():
             line = f"{now_s() - began:4.0f} s  {text}"
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            console.print(line, soft_wrap=True)
 
     return tell

@@ -158,9 +158,10 @@ def repeated(event: str, times: int, why: str) -> str:
 
 def cost_words(cost: Cost) -> str:
     """Return the cost so far, with a line for each kind of machine."""
-    spent = f"${hundredths(cost.usd)} for {hundredths(cost.hours)} hours"
-    whole = ", ".join((spent, *_doubts(cost)))
-    return "\n".join((whole, *(_line(each) for each in cost.lines)))
+    parts = [f"${hundredths(cost.usd)} for {hundredths(cost.hours)} hours"]
+    parts += [f"and {cost.unpriced} machines of unknown price"] if cost.unpriced else []
+    parts += [f"the end of {cost.estimated} machines is an estimate"] if cost.estimated else []
+    return "\n".join((", ".join(parts), *map(_line, cost.lines)))
 
 
 def money(cost: Cost | None) -> str:
@@ -179,13 +180,6 @@ def most_words(most: MostCost | None) -> str:
     if most.usd is None:
         return f"cost unknown: {most.why}"
     return f"costs ${most.usd:,.2f} at most: {most.why}"
-
-
-def _doubts(cost: Cost) -> Iterator[str]:
-    if cost.unpriced:
-        yield f"and {cost.unpriced} machines of unknown price"
-    if cost.estimated:
-        yield f"the end of {cost.estimated} machines is an estimate"
 
 
 def _line(line: CostLine) -> str:

@@ -158,7 +158,8 @@ KEY = f"airflow:{airflow.DAG_ID}:manual"
 def leave(stop_airflow: Callable[[AirflowApi], None]):
     """Press Ctrl-C while the DAG run `manual` is followed."""
     api = create_autospec(AirflowApi, instance=True)
-    left = airflow._cancelled_when_left(api, "manual", lambda: stop_airflow(api), open_console())
+    dag_run = airflow._DagRun(api, "manual")
+    left = airflow._cancelled_when_left(dag_run, lambda: stop_airflow(api), open_console())
     with pytest.raises(KeyboardInterrupt), left:
         raise KeyboardInterrupt
 

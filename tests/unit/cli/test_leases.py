@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
+from headrace.cli.console import Console
 from headrace.cli.leases import _COLUMNS, _details, _in_use
 from headrace.cli.listing import Listing
 from headrace.clusters.lease_records import AvoidedNode

@@ -29,7 +29,7 @@ def output(*arguments: str) -> str:
 
 
 def test_show_counts_rows(headrace_home: Path):
-    lines = [line.split(maxsplit=1) for line in output("ledger", "show").splitlines()]
+    lines = [line.strip().split(maxsplit=1) for line in output("ledger", "show").splitlines()]
     assert lines == [
         ["ledger", f"sqlite:///{headrace_home}/ledger.db"],
         ["schema", "0008"],

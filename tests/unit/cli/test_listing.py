@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 
 import pytest
-from rich.console import Console
 
+from headrace.cli.console import Console
 from headrace.cli.listing import Listing
 from headrace.execution.reap import end_run
 from headrace.files.atomic import write_record

@@ -17,8 +17,8 @@ from rich.table import Table
 
 import headrace.cli
 from headrace.cli.console import open_console, printable
-from headrace_bench.peers.peer import MODULES, load, missing
-from headrace_bench.read import missing_row
+from headrace_bench.contest import missing_row
+from headrace_bench.peers import PEERS
 from headrace_bench.records import BenchTable
 from headrace_bench.report import _grid
 
@@ -42,9 +42,9 @@ def test_brackets_are_shown(console) -> None:
 
 
 def test_a_library_that_is_not_installed_is_named_with_its_extra(console, monkeypatch) -> None:
-    peer = load(MODULES[2])
+    (peer, *_) = PEERS
     monkeypatch.setattr(type(peer), "module", "surely_not_installed")
-    row = missing_row(peer, missing(peer))
+    row = missing_row(peer, peer.missing)
     console.print(_grid(BenchTable(title="read", rows=(row,), notes=())))
     assert "pip install 'headrace[bench]'" in console.file.getvalue()
 

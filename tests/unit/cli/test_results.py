@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from rich.console import Console
 
 from headrace.cli import results
+from headrace.cli.console import Console
 from headrace.errors import UnknownNameError, UserError
 from headrace.execution.reap import end_run
 from headrace.files.atomic import write_record

@@ -6,8 +6,8 @@ import json
 import threading
 
 import pytest
-from rich.console import Console
 
+from headrace.cli.console import Console
 from headrace.cli.suite_view import closing, live, trials_list
 from headrace.errors import HeadraceError, RecipeError, UnknownNameError, UserError
 from headrace.execution.reap import end_run

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
-from headrace.cli.console import amount, duration
+from headrace.cli.console import Console, amount, duration
 from headrace.cli.view import (
     closing,
     curve,

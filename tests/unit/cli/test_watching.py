@@ -6,11 +6,10 @@ import io
 import time
 
 import pytest
-from rich.console import Console
 from tests.unit.cli.test_view import view
 
 from headrace.cli import watching
-from headrace.cli.console import open_console
+from headrace.cli.console import Console, open_console
 from headrace.cli.watching import EVERY_S, Watching, telling
 from headrace.ledger.ledger import open_ledger
 from headrace.states import StepState

@@ -1,1 +1,0 @@
-"""Other libraries for the same work, each behind the same few functions."""
