@@ -16,7 +16,7 @@ T = TypeVar("T")
 G = TypeVar("G")
 
 Begin = Callable[[Sequence[G]], Iterator[T]]
-"""Returns an iterator over what is read for a thread's share of the parts; the thread advances it."""
+"""Returns an iterator over what is read for some of the parts; one thread advances it."""
 
 _PAYS = 0.25  # time of use over time of reading, from which on reading ahead pays
 _STILL_PAYS = 0.1

@@ -223,8 +223,9 @@ class BatchLoader:
                 order.batch(epoch + 1, 0)  # so that the next epoch begins at once
             found, start = gatherer.find(self.reader.fixed, indices), 0
             for sizes in ([len(part) for part in group] for group in parts):
-                yield _split(gatherer.take(found, start, start + sum(sizes)), sizes)
-                start += sum(sizes)
+                stop = start + sum(sizes)
+                yield _split({name: take(start, stop) for name, take in found.items()}, sizes)
+                start = stop
 
 
 def _split(whole: dict[str, Tensor], sizes: list[int]) -> Batches:
