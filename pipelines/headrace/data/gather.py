@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 
 import numpy as np
@@ -33,6 +33,9 @@ _MAX_SIZES = 64
 
 Take = Callable[[int, int], Tensor]
 """Returns samples `start` to `stop` of those whose addresses were looked up, `(n, *shape)`."""
+
+Located = Mapping[str, Take]
+"""By field, what takes its samples."""
 
 
 class Gatherer:
@@ -61,9 +64,13 @@ class Gatherer:
         Takes fields of fixed shape and positions in the split, `(n,) int64`, in any order, repeats
         allowed. Returns by field `(n, *shape)` of its dtype, which is never written to again.
         """
-        return {name: take(0, len(indices)) for name, take in self.find(fields, indices).items()}
+        return self.take(self.find(fields, indices), 0, len(indices))
 
-    def find(self, fields: Sequence[FieldInfo], indices: NDArray[np.int64]) -> dict[str, Take]:
+    def take(self, found: Located, start: int, stop: int) -> dict[str, Tensor]:
+        """Return samples `start` to `stop` of the found ones, as `gather` does."""
+        return {name: take(start, stop) for name, take in found.items()}
+
+    def find(self, fields: Sequence[FieldInfo], indices: NDArray[np.int64]) -> Located:
         """Look up the addresses of samples; valid until a shard moves. Arguments as `gather`.
 
         Single numbers are read at once: one tensor per field, which batches share.

@@ -223,9 +223,8 @@ class BatchLoader:
                 order.batch(epoch + 1, 0)  # so that the next epoch begins at once
             found, start = gatherer.find(self.reader.fixed, indices), 0
             for sizes in ([len(part) for part in group] for group in parts):
-                stop = start + sum(sizes)
-                yield _split({name: take(start, stop) for name, take in found.items()}, sizes)
-                start = stop
+                yield _split(gatherer.take(found, start, start + sum(sizes)), sizes)
+                start += sum(sizes)
 
 
 def _split(whole: dict[str, Tensor], sizes: list[int]) -> Batches:
