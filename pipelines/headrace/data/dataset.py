@@ -224,7 +224,7 @@ class SampleReader:
         if self._others or self.own is not None:
             columns = columns_of(self.samples(indices, seeds))
         else:
-            columns = self._columns(indices, seeds, self.gatherer.lend)
+            columns = self._columns(indices, seeds, self.gatherer.buffers.lend)
             lists = self._varying if pad is None else lists
         batch: Batch = {}
         sources = partial(self.dataset.sources, indices)

@@ -41,22 +41,19 @@ Located = Mapping[str, Take]
 class Gatherer:
     """Gathers samples of fixed fields of a split.
 
-    `held` are fields that a device holds, `(num_samples, *shape)`, also ragged ones, decoded.
+    `held` are fields that a device holds, `(num_samples, *shape)`, also ragged ones, decoded;
+    `buffers` lend memory for batches.
     """
 
     def __init__(self, dataset: ShardedDataset) -> None:
         self.dataset = dataset
         self.held: dict[str, Tensor] = {}
-        self._buffers = Buffers()
+        self.buffers = Buffers()
         self._views: dict[int, Tensor] = {}
         self._kinds: dict[str, tuple[int, torch.dtype]] = {}
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_views": {}, "held": {}}
-
-    def lend(self, num_bytes: int) -> Tensor:
-        """Return memory for a part of a batch, with any content, `(num_bytes,) uint8`."""
-        return self._buffers.lend(num_bytes)
 
     def gather(self, fields: Sequence[FieldInfo], indices: NDArray[np.int64]) -> dict[str, Tensor]:
         """Return samples in the order of `indices`; call it inside the dataset's `holding`.
@@ -82,7 +79,7 @@ class Gatherer:
         self, info: FieldInfo, indices: NDArray[np.int64], shard_of: NDArray[np.int64]
     ) -> Take:
         if (held := self.held.get(info.name)) is not None:
-            places = self._buffers.lend(indices.nbytes).view(torch.int64)
+            places = self.buffers.lend(indices.nbytes).view(torch.int64)
             places.numpy()[:] = indices
             places = places.to(held.device, non_blocking=True)
             return lambda start, stop: held.index_select(0, places[start:stop])
@@ -94,7 +91,7 @@ class Gatherer:
             return lambda start, stop: empty[start:stop]
         table = self.dataset.table(info.name, shard_of) if info.shape == () else None
         if table is not None:
-            numbers = self._buffers.lend(len(indices) * row_bytes).view(dtype)
+            numbers = self.buffers.lend(len(indices) * row_bytes).view(dtype)
             np.take(table, indices, out=numbers.numpy(), mode="clip")
             return lambda start, stop: numbers[start:stop]
         starts = self.dataset.rows(info.name, indices, shard_of)
@@ -110,7 +107,7 @@ class Gatherer:
         row_bytes, dtype = self._kind(info)
         num_pieces = row_bytes // piece_bytes
         first, last = start * num_pieces, stop * num_pieces
-        out = self._buffers.lend((last - first) * piece_bytes).view(last - first, piece_bytes)
+        out = self.buffers.lend((last - first) * piece_bytes).view(last - first, piece_bytes)
         torch.index_select(self._rows(piece_bytes), 0, starts[first:last], out=out)
         return out.view(-1).view(dtype).view(stop - start, *info.shape)
 
@@ -118,7 +115,7 @@ class Gatherer:
         self, info: FieldInfo, indices: NDArray[np.int64], start: int, stop: int
     ) -> Tensor:
         row_bytes, dtype = self._kind(info)
-        out = self._buffers.lend((stop - start) * row_bytes)
+        out = self.buffers.lend((stop - start) * row_bytes)
         values = out.view(dtype).view(stop - start, *info.shape)
         self.dataset.gather(info.name, indices[start:stop], values.numpy())
         return values
