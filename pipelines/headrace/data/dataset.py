@@ -220,19 +220,20 @@ class SampleReader:
         """
         if self.reading.collate is not None:
             return collated(self.reading.collate, self.samples(indices, seeds))
-        pad, lists = self.reading.pad, set()
-        if self._others or self.own is not None:
-            columns = columns_of(self.samples(indices, seeds))
-        else:
-            columns = self._columns(indices, seeds, self.gatherer.buffers.lend)
-            lists = self._varying if pad is None else lists
+        pad, is_plain = self.reading.pad, not self._others and self.own is None
+        columns: Batch = (
+            self._columns(indices, seeds, self.gatherer.buffers.lend)
+            if is_plain
+            else columns_of(self.samples(indices, seeds))
+        )
         batch: Batch = {}
         sources = partial(self.dataset.sources, indices)
         for name, column in columns.items():
-            if isinstance(column, Tensor) or name in lists:
+            may_differ = name in self._varying
+            if isinstance(column, Tensor) or (is_plain and may_differ and pad is None):
                 batch[name] = column
             else:
-                fill = pad if name in self._varying else None
+                fill = pad if may_differ else None
                 batch |= collate(name, column, sources, pad=fill)
         return batch
 
