@@ -229,11 +229,11 @@ class SampleReader:
         batch: Batch = {}
         sources = partial(self.dataset.sources, indices)
         for name, column in columns.items():
-            may_differ = name in self._varying
-            if isinstance(column, Tensor) or (is_plain and may_differ and pad is None):
+            differs = name in self._varying
+            if isinstance(column, Tensor) or (is_plain and differs and pad is None):
                 batch[name] = column
             else:
-                fill = pad if may_differ else None
+                fill = pad if differs else None
                 batch |= collate(name, column, sources, pad=fill)
         return batch
 

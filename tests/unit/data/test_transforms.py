@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from headrace.data.batch_form import transformed
 from headrace.data.instantiate import Allowed, instantiate_all
 from headrace.data.sampling import position_seed, seed_at
 from headrace.data.transforms import (
@@ -16,7 +17,6 @@ from headrace.data.transforms import (
     Normalize,
     OnField,
     ScaleToUnit,
-    apply,
     collate,
     varies,
 )
@@ -52,7 +52,7 @@ def test_channels_first():
 
 
 def test_transforms_are_applied_in_order():
-    image = apply([ScaleToUnit(), Normalize(0.2, 1)], batch(1, 1, 1))["image"]
+    image = transformed(batch(1, 1, 1), [ScaleToUnit(), Normalize(0.2, 1)])["image"]
     assert image.item() == pytest.approx(0, abs=1e-6)
 
 
@@ -119,7 +119,7 @@ def test_a_callable_is_named_in_a_recipe():
     outer = {"_target_": "headrace.data.transforms.OnField", "transform": inner, "field": "label"}
     spec = DataSpec.model_validate({"augment": [outer]})
     made = instantiate_all(spec.augment, Allowed(listed), "data.augment")
-    changed = apply(made, {"label": torch.ones(100)})["label"]
+    changed = transformed({"label": torch.ones(100)}, made)["label"]
     assert set(changed.tolist()) == {0.0, 2.0}
 
 
