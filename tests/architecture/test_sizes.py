@@ -14,7 +14,7 @@ BUDGETS = {
     "headrace/checkpoints": 955,
     "headrace/cli": 4680,
     "headrace/clusters": 5790,
-    "headrace/data": 3207,
+    "headrace/data": 3001,
     "headrace/evaluation": 2995,
     "headrace/examples": 141,
     "headrace/execution": 1249,

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import cycle, islice
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import torch
 
 T = TypeVar("T")
 G = TypeVar("G")
 
-Begin = Callable[[Sequence[G]], Callable[[G], T]]
-"""Returns the function that reads a thread's share of the parts; called by the thread."""
+Begin = Callable[[Sequence[G]], Iterator[T]]
+"""Returns an iterator over what is read for some of the parts; one thread advances it."""
 
 _PAYS = 0.25  # time of use over time of reading, from which on reading ahead pays
 _STILL_PAYS = 0.1
@@ -30,17 +30,20 @@ def read_ahead(begin: Begin[G, T], parts: Sequence[G], depth: int) -> Generator[
     part. Torch's own threads share a single copy and do wait, which is slow when cores are busy. A
     part should take at least 100 us: waking a thread takes that long.
 
-    Each thread calls `begin` to get the function that reads its share of the parts, in order; an
-    error is raised here, in the order of the parts. At most `depth` results are being read or wait,
-    by half as many threads; 0 reads each part here, when it is requested.
+    Each thread reads its share of the parts, in order; an error is raised here, in the order of the
+    parts. At most `depth` results are being read or wait, by half as many threads; 0 reads each
+    part here, when it is requested.
     """
     if depth == 0:
-        yield from map(begin(parts), parts)
+        yield from begin(parts)
         return
-    num_threads = torch.get_num_threads()
-    readers = [_Reader(begin, parts[first :: -(-depth // 2)]) for first in range(-(-depth // 2))]
-    torch.set_num_threads(num_threads)  # readers set it for their own thread, and for new threads
-    reads = (reader.read(part) for part, reader in zip(parts, cycle(readers), strict=False))
+    num_threads, count = torch.get_num_threads(), -(-depth // 2)
+    pools = [ThreadPoolExecutor(1, thread_name_prefix="headrace-load") for _ in range(count)]
+    for pool in pools:
+        pool.submit(_take_one_core).result()
+    torch.set_num_threads(num_threads)  # threads set it for themselves, and for new threads
+    shares = cycle((pool, begin(parts[first::count])) for first, pool in enumerate(pools))
+    reads = (pool.submit(next, share) for _, (pool, share) in zip(parts, shares, strict=False))
     try:
         waiting = deque(islice(reads, depth))
         while waiting:
@@ -48,16 +51,8 @@ def read_ahead(begin: Begin[G, T], parts: Sequence[G], depth: int) -> Generator[
             waiting.extend(islice(reads, 1))
             yield result
     finally:
-        for reader in readers:
-            reader.close()
-
-
-def read_ahead_while_it_pays(
-    begin: Begin[G, T], parts: Sequence[G], depth: int, payoff: Payoff
-) -> Generator[T, None, None]:
-    """Do the same as `read_ahead` while it pays; reading a part again must give the same."""
-    ahead, here = (begin, depth), (begin, 0)
-    return read_ahead_as(lambda: ahead if payoff.is_ahead else here, parts, payoff.saw)
+        for pool in pools:
+            pool.shutdown(cancel_futures=True)
 
 
 def read_ahead_as(
@@ -85,6 +80,11 @@ def read_ahead_as(
                 if way() != chosen:
                     break
         left = left[num_read:]
+
+
+def _take_one_core() -> None:
+    torch.set_num_threads(1)
+    torch.get_num_threads()  # without it, this thread would take the next value of another thread
 
 
 class Payoff:
@@ -121,21 +121,3 @@ class Payoff:
             self._num_enough *= 2  # a change loses what was read ahead: it must be rare
         self._worked_s = self._read_s = 0.0
         self._num_parts = 0
-
-
-class _Reader(Generic[G, T]):
-    def __init__(self, begin: Begin[G, T], parts: Sequence[G]) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="headrace-load")
-        self._pool.submit(_take_one_core).result()
-        self._begun = self._pool.submit(begin, parts)
-
-    def read(self, part: G) -> Future[T]:
-        return self._pool.submit(lambda: self._begun.result()(part))
-
-    def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
-
-
-def _take_one_core() -> None:
-    torch.set_num_threads(1)
-    torch.get_num_threads()  # without it, this thread would take the next value of another thread

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
-
-from headrace.data.transforms import SAMPLE_ID, WHOLE, Batch, Transform, apply
+from headrace.data.transforms import SAMPLE_ID, WHOLE, Batch, Transform, shown
 from headrace.errors import DataError, nearest
 
 _MOST_SHOWN = 8
@@ -15,9 +13,10 @@ _MOST_SHOWN = 8
 
 def transformed(batch: Batch, transforms: Iterable[Transform]) -> Batch:
     """Apply transforms to the fields, or to what the user's `collate` returned."""
-    if WHOLE not in batch:
-        return apply(transforms, batch)
-    return {**batch, WHOLE: apply(transforms, batch[WHOLE])}
+    whole = batch.get(WHOLE, batch)
+    for transform in transforms:
+        whole = transform(whole)
+    return {**batch, WHOLE: whole} if WHOLE in batch else whole
 
 
 def formed(batch: Batch, form: str | Sequence[str] | None) -> Any:
@@ -48,15 +47,15 @@ def description(made: Any) -> str:
     """Return what a batch holds and how a model takes it, for the hint of a failed step."""
     if not isinstance(made, Mapping):
         parts = made if isinstance(made, tuple | list) else [made]
-        return f"The batch is {_listed(type(made).__name__, map(_shown, parts))}."
-    shown = [f"{name} {_shown(value)}" for name, value in made.items()]
+        return f"The batch is {_listed(type(made).__name__, map(shown, parts))}."
+    parts = [f"{name} {shown(value)}" for name, value in made.items()]
     names = [str(name) for name in made if name != SAMPLE_ID]
     return (
-        f"The batch is {_listed('dict', shown)}: take a field as batch['{names[0]}']. To get a "
+        f"The batch is {_listed('dict', parts)}: take a field as batch['{names[0]}']. To get a "
         f"tuple instead, as for `x, y = batch`, write data.batch: [{', '.join(names)}] in the "
         "recipe."
         if names
-        else f"The batch is {_listed('dict', shown)}."
+        else f"The batch is {_listed('dict', parts)}."
     )
 
 
@@ -69,12 +68,6 @@ def _field(batch: Batch, name: str) -> Any:
 
 
 def _listed(kind: str, parts: Iterable[str]) -> str:
-    shown = list(parts)
-    more = ", …" if len(shown) > _MOST_SHOWN else ""
-    return f"a {kind} of {', '.join(shown[:_MOST_SHOWN])}{more}"
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
-    return type(value).__name__
+    listed = list(parts)
+    more = ", …" if len(listed) > _MOST_SHOWN else ""
+    return f"a {kind} of {', '.join(listed[:_MOST_SHOWN])}{more}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from headrace.data.decode import CropOf, Decoder
+from headrace.data.decode import Decoder, Lend
 from headrace.data.device_decode import DeviceDecoder
 from headrace.data.gather import Gatherer
 from headrace.data.instantiate import Allowed, instantiate, instantiate_all
@@ -32,10 +32,10 @@ from headrace.data.transforms import (
     SampleTransform,
     collate,
     collated,
+    columns_of,
     varies,
 )
 from headrace.errors import DataError, UserError, blaming_user_code
-from headrace.files.manifest import FieldInfo
 from headrace.recipe.recipe import DataSpec
 from headrace.shards.dataset import ShardedDataset, check_samples
 from headrace.shards.shard_locations import ShardSource
@@ -51,14 +51,28 @@ class OwnSamples:
 
     Args:
         name: Name of the class, for errors.
-        made: The user's object.
-        dataset: The split of the object.
+        make: The class; takes the samples of a split.
+        dataset: The split.
+        verify: Whether to compare each packed sample with its checksum.
+
+    Raises:
+        UserCodeError: The user's code raised.
+        DataError: There are no items.
     """
 
-    def __init__(self, name: str, made: Any, dataset: ShardedDataset) -> None:
-        self._name, self._made, self._dataset = name, made, dataset
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[Sequence[Sample]], Any],
+        dataset: ShardedDataset,
+        verify: bool,
+    ) -> None:
+        self._name, self._dataset = name, dataset
+        samples: Any = SplitSamples(SampleReader(dataset, Reading(verify=verify)))
+        with blaming_user_code(name, _OWN_HINT, f"split '{dataset.split}'"):
+            self._made = make(samples)
         with blaming_user_code(f"{name}.__len__", _OWN_HINT):
-            self._len = operator.index(len(made))
+            self._len = operator.index(len(self._made))
         if self._len == 0:
             raise DataError(f"{name} has no samples of split '{dataset.split}'", _OWN_HINT)
 
@@ -93,29 +107,10 @@ class OwnSamples:
 
 
 class OwnDataset:
-    """Makes the user's `Dataset` of a split, once for each split in use.
-
-    Args:
-        name: Name of the class, for errors.
-        make: The class; takes the samples of a split.
-    """
+    """Makes the user's `Dataset` of a split, once for each split in use, see `OwnSamples`."""
 
     def __init__(self, name: str, make: Callable[[Sequence[Sample]], Any]) -> None:
-        self._name, self._make = name, make
-        self._made: dict[ShardedDataset, OwnSamples] = {}
-
-    def over(self, dataset: ShardedDataset, samples: Any) -> OwnSamples:
-        """Return the user's items of a split, given its packed `samples`.
-
-        Raises:
-            UserCodeError: The user's code raised.
-            DataError: There are no items.
-        """
-        if dataset not in self._made:
-            with blaming_user_code(self._name, _OWN_HINT, f"split '{dataset.split}'"):
-                made = self._make(samples)
-            self._made[dataset] = OwnSamples(self._name, made, dataset)
-        return self._made[dataset]
+        self.over = cache(partial(OwnSamples, name, make))
 
 
 def check_each_once(own: OwnSamples | None, dataset: ShardedDataset) -> None:
@@ -204,10 +199,10 @@ class SampleReader:
             check_cropped(name, dataset.manifest)
         self._others = self.reading.transforms[len(self._crops) :]  # a crop among them raises
         self._chain = SampleChain(self._others)
+        self._varying = {info.name for info in self.ragged if varies(info)}
         self.own: OwnSamples | None = None
         if self.reading.own is not None:
-            plain = SampleReader(dataset, Reading(verify=self.reading.verify))
-            self.own = self.reading.own.over(dataset, SplitSamples(plain))
+            self.own = self.reading.own.over(dataset, self.reading.verify)
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -225,76 +220,54 @@ class SampleReader:
         """
         if self.reading.collate is not None:
             return collated(self.reading.collate, self.samples(indices, seeds))
-        if self._others or self.own is not None:
-            return self._join(self.samples(indices, seeds), indices)
-        with self.dataset.holding(indices):
-            self._verify(indices)
-            held = [info for info in self.ragged if info.name in self.gatherer.held]
-            batch: Batch = dict(self.gatherer.gather([*self.fixed, *held], indices))
-            sources = partial(self.dataset.sources, indices)
-            for info in (info for info in self.ragged if info not in held):
-                lend, crop = self.gatherer.lend, self._crop(info, seeds)
-                items = self.reading.decoder.decode(self.dataset, info, indices, lend, crop)
-                batch |= (
-                    {info.name: items}
-                    if isinstance(items, Tensor)
-                    else collate(
-                        info.name, items, sources, varying=varies(info), pad=self.reading.pad
-                    )
-                )
-            return batch
+        pad, is_plain = self.reading.pad, not self._others and self.own is None
+        columns: Batch = (
+            self._columns(indices, seeds, self.gatherer.buffers.lend)
+            if is_plain
+            else columns_of(self.samples(indices, seeds))
+        )
+        batch: Batch = {}
+        sources = partial(self.dataset.sources, indices)
+        for name, column in columns.items():
+            differs = name in self._varying
+            if isinstance(column, Tensor) or (is_plain and differs and pad is None):
+                batch[name] = column
+            else:
+                fill = pad if differs else None
+                batch |= collate(name, column, sources, pad=fill)
+        return batch
 
     def samples(self, indices: Indices, seeds: Sequence[int] | None = None) -> list[Sample]:
         """Return single samples, transformed; arguments and errors as `read`."""
-        samples = self._packed(indices, seeds) if self.own is None else self.own.samples(indices)
+        if self.own is not None:
+            samples = self.own.samples(indices)
+        else:
+            columns = self._columns(indices, seeds)
+            samples = [{name: columns[name][at] for name in columns} for at in range(len(indices))]
         if not self._others:
             return samples
         each = [None] * len(samples) if seeds is None else list(seeds)
         return [self._chain(sample, seed) for sample, seed in zip(samples, each, strict=True)]
 
-    def _crop(self, info: FieldInfo, seeds: Sequence[int] | None) -> CropOf | None:
-        crop = self._crops.get(info.name)
-        return None if crop is None else partial(crop.decode, seeds)
-
-    def _packed(self, indices: Indices, seeds: Sequence[int] | None) -> list[Sample]:
+    def _columns(
+        self, indices: Indices, seeds: Sequence[int] | None, lend: Lend | None = None
+    ) -> Batch:
+        """Gather and decode packed samples: a tensor per field, or a list of tensors or texts."""
         with self.dataset.holding(indices):
-            self._verify(indices)
-            columns = self._columns(indices, seeds)
-        return [
-            {name: column[number] for name, column in columns.items()}
-            for number in range(len(indices))
-        ]
-
-    def _verify(self, indices: Indices) -> None:
-        if self.reading.verify:
-            check_samples(self.dataset, indices)
-
-    def _columns(self, indices: Indices, seeds: Sequence[int] | None) -> Batch:
-        columns: Batch = dict(self.gatherer.gather(self.fixed, indices))
-        for info in self.ragged:
-            crop = self._crop(info, seeds)
-            items = self.reading.decoder.decode(self.dataset, info, indices, None, crop)
-            columns[info.name] = [
-                item if isinstance(item, str) else torch.as_tensor(item) for item in items
-            ]
+            if self.reading.verify:
+                check_samples(self.dataset, indices)
+            held = [info for info in self.ragged if info.name in self.gatherer.held]
+            columns: Batch = dict(self.gatherer.gather([*self.fixed, *held], indices))
+            for info in (info for info in self.ragged if info not in held):
+                crop = self._crops.get(info.name)
+                part = None if crop is None else partial(crop.decode, seeds)
+                items = self.reading.decoder.decode(self.dataset, info, indices, lend, part)
+                columns[info.name] = items if isinstance(items, Tensor) else [*map(_tensor, items)]
         return columns
 
-    def _join(self, samples: Sequence[Sample], indices: Indices) -> Batch:
-        """Form a batch; arrays of varying length are padded, or must agree."""
-        batch: Batch = {}
-        varying = {info.name for info in self.ragged if varies(info)}
-        for name in samples[0] if samples else ():
-            if any(name not in sample for sample in samples):
-                raise DataError(
-                    f"Samples of one batch differ in fields: only some have '{name}'",
-                    "data.dataset and data.sample_transforms must give every sample the same "
-                    "fields.",
-                )
-            items = [sample[name] for sample in samples]
-            sources = partial(self.dataset.sources, indices)
-            is_filled = self.reading.pad is not None and name in varying
-            batch |= collate(name, items, sources, varying=is_filled, pad=self.reading.pad)
-        return batch
+
+def _tensor(item: Any) -> Any:
+    return item if isinstance(item, str) else torch.as_tensor(item)
 
 
 class SplitSamples(Dataset[Sample]):

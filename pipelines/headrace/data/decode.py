@@ -7,7 +7,6 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,9 +28,6 @@ Lend = Callable[[int], Tensor]
 
 CropOf = Callable[[Kind, int, bytes], NDArray[np.uint8]]
 """Decodes part of the n-th image of a batch."""
-
-Name = Callable[[], str]
-"""Returns the name of a sample, for errors."""
 
 _SLICES = 4  # parts of a thread's share of a batch, so that no thread waits long for the others
 
@@ -101,12 +97,17 @@ class Decoder:
             items = dataset.items(info.name, indices)
             if info.encoding == "raw":
                 return _arrays(dataset, info, indices, items)
-            namer = partial(_namer, dataset, indices)
             kind = kind_of_encoding(info.encoding, info.orientation)
 
             def decoded(at: int) -> Any:
-                decode = partial(crop, kind, at) if crop else kind.decode
-                return _decoded(items[at], info, namer(at), decode)
+                content = items[at].tobytes()
+                try:
+                    return crop(kind, at, content) if crop else kind.decode(content)
+                except UnreadableError as error:
+                    (name,) = dataset.sources(indices[at : at + 1])
+                    raise UnreadableError(
+                        f"{name}, field '{info.name}': {error.what}", MEND
+                    ) from error
 
             if kind.is_text:
                 return [decoded(at) for at in range(len(items))]
@@ -134,19 +135,6 @@ class Decoder:
         return self._pool
 
 
-def _namer(dataset: ShardedDataset, indices: Indices, place: int) -> Name:
-    return lambda: dataset.sources(indices[place : place + 1])[0]
-
-
-def _decoded(
-    item: NDArray[np.uint8], info: FieldInfo, name: Name, decode: Callable[[bytes], Any]
-) -> Any:
-    try:
-        return decode(item.tobytes())
-    except UnreadableError as error:
-        raise UnreadableError(f"{name()}, field '{info.name}': {error.what}", MEND) from error
-
-
 def _arrays(
     dataset: ShardedDataset,
     info: FieldInfo,
@@ -154,21 +142,17 @@ def _arrays(
     items: Sequence[NDArray[np.uint8]],
 ) -> list[NDArray[Any]]:
     dtype = np.dtype(info.dtype)
-    shapes: Sequence[Sequence[int]]
-    if info.ndim is None:
-        shapes = [(len(item) // dtype.itemsize,) for item in items]
-    else:
+    shapes: Sequence[Sequence[int]] = [(len(item) // dtype.itemsize,) for item in items]
+    if info.ndim is not None:
         shapes = dataset.shapes(info.name, indices).tolist()
-    arrays = []
     for place, (item, shape) in enumerate(zip(items, shapes, strict=True)):
         if math.prod(shape) * dtype.itemsize != len(item):
+            (name,) = dataset.sources(indices[place : place + 1])
             raise ShardError(
-                f"Bytes and shape of '{info.name}' do not fit each other: "
-                f"{_namer(dataset, indices, place)()}",
-                MEND,
+                f"Bytes and shape of '{info.name}' do not fit each other: {name}", MEND
             )
-        arrays.append(np.array(item).view(dtype).reshape(shape))
-    return arrays
+    both = zip(items, shapes, strict=True)
+    return [np.array(item).view(dtype).reshape(shape) for item, shape in both]
 
 
 def num_cores() -> int:

@@ -13,9 +13,8 @@ from __future__ import annotations
 import math
 import weakref
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
@@ -32,51 +31,29 @@ _MAX_FREE = 8  # of one size
 _MAX_SIZES = 64
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Rows:
-    """Samples of a field in the dataset's memory, in one or more pieces each; or on a device."""
+Take = Callable[[int, int], Tensor]
+"""Returns samples `start` to `stop` of those whose addresses were looked up, `(n, *shape)`."""
 
-    rows: Tensor
-    """Row `i` begins at byte `i` of the memory, `(num_bytes, piece_bytes) uint8`; `held` field."""
-    starts: Tensor
-    """First bytes of the pieces, `(n * num_pieces,) int64`; rows of a held field, `(n,) int64`."""
-    num_pieces: int
-    """Pieces of a sample; 0 of a held field."""
-    dtype: torch.dtype
-    """Of an element."""
-    shape: tuple[int, ...]
-    """Of a sample."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Located:
-    """Addresses of samples; for single numbers, their values."""
-
-    indices: NDArray[np.int64]
-    """Positions in the split, `(n,) int64`."""
-    fields: dict[str, _Rows | Tensor | None]
-    """By field: its rows, its numbers `(n,)`, or None if it is compressed."""
+Located = Mapping[str, Take]
+"""By field, what takes its samples."""
 
 
 class Gatherer:
     """Gathers samples of fixed fields of a split.
 
-    `held` are fields that a device holds, `(num_samples, *shape)`, also ragged ones, decoded.
+    `held` are fields that a device holds, `(num_samples, *shape)`, also ragged ones, decoded;
+    `buffers` lend memory for batches.
     """
 
     def __init__(self, dataset: ShardedDataset) -> None:
         self.dataset = dataset
         self.held: dict[str, Tensor] = {}
-        self._buffers = Buffers()
+        self.buffers = Buffers()
         self._views: dict[int, Tensor] = {}
         self._kinds: dict[str, tuple[int, torch.dtype]] = {}
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_views": {}, "held": {}}
-
-    def lend(self, num_bytes: int) -> Tensor:
-        """Return memory for a part of a batch, with any content, `(num_bytes,) uint8`."""
-        return self._buffers.lend(num_bytes)
 
     def gather(self, fields: Sequence[FieldInfo], indices: NDArray[np.int64]) -> dict[str, Tensor]:
         """Return samples in the order of `indices`; call it inside the dataset's `holding`.
@@ -86,68 +63,61 @@ class Gatherer:
         """
         return self.take(self.find(fields, indices), 0, len(indices))
 
+    def take(self, found: Located, start: int, stop: int) -> dict[str, Tensor]:
+        """Return samples `start` to `stop` of the found ones, as `gather` does."""
+        return {name: take(start, stop) for name, take in found.items()}
+
     def find(self, fields: Sequence[FieldInfo], indices: NDArray[np.int64]) -> Located:
         """Look up the addresses of samples; valid until a shard moves. Arguments as `gather`.
 
-        The numbers of one field are one tensor, which batches of `take` share.
+        Single numbers are read at once: one tensor per field, which batches share.
         """
         shard_of = self.dataset.shard_of(indices)
-        found = {info.name: self._find(info, indices, shard_of) for info in fields}
-        return Located(indices=indices, fields=found)
-
-    def take(self, found: Located, start: int, stop: int) -> dict[str, Tensor]:
-        """Return samples `start` to `stop` of the found ones, as `gather` does."""
-        return {name: self._take(name, found, start, stop) for name in found.fields}
+        return {info.name: self._find(info, indices, shard_of) for info in fields}
 
     def _find(
         self, info: FieldInfo, indices: NDArray[np.int64], shard_of: NDArray[np.int64]
-    ) -> _Rows | Tensor | None:
+    ) -> Take:
         if (held := self.held.get(info.name)) is not None:
-            places = self._buffers.lend(indices.nbytes).view(torch.int64)
+            places = self.buffers.lend(indices.nbytes).view(torch.int64)
             places.numpy()[:] = indices
             places = places.to(held.device, non_blocking=True)
-            return _Rows(rows=held, starts=places, num_pieces=0, dtype=held.dtype, shape=info.shape)
+            return lambda start, stop: held.index_select(0, places[start:stop])
         row_bytes, dtype = self._kind(info)
         if info.codec != "none":
-            return None
+            return partial(self._decompressed, info, indices)
         if not len(indices) * row_bytes:
-            return torch.empty((len(indices), *info.shape), dtype=dtype)
+            empty = torch.empty((len(indices), *info.shape), dtype=dtype)
+            return lambda start, stop: empty[start:stop]
         table = self.dataset.table(info.name, shard_of) if info.shape == () else None
         if table is not None:
-            numbers = self._buffers.lend(len(indices) * row_bytes).view(dtype)
+            numbers = self.buffers.lend(len(indices) * row_bytes).view(dtype)
             np.take(table, indices, out=numbers.numpy(), mode="clip")
-            return numbers
+            return lambda start, stop: numbers[start:stop]
         starts = self.dataset.rows(info.name, indices, shard_of)
         piece_bytes = _piece_bytes(row_bytes)
         if piece_bytes < row_bytes:
             starts = (starts[:, None] + np.arange(0, row_bytes, piece_bytes)).reshape(-1)
-        return _Rows(
-            rows=self._rows(piece_bytes),
-            starts=torch.from_numpy(starts),
-            num_pieces=row_bytes // piece_bytes,
-            dtype=dtype,
-            shape=info.shape,
-        )
+        return partial(self._copied, info, torch.from_numpy(starts), piece_bytes)
 
-    def _take(self, name: str, found: Located, start: int, stop: int) -> Tensor:
-        place = found.fields[name]
-        if isinstance(place, Tensor):
-            return place[start:stop]
-        if place is None:
-            return self._decompressed(self.dataset.field(name), found.indices[start:stop])
-        if place.num_pieces == 0:
-            return place.rows.index_select(0, place.starts[start:stop])
-        first, last = start * place.num_pieces, stop * place.num_pieces
-        piece_bytes = place.rows.shape[1]
-        out = self._buffers.lend((last - first) * piece_bytes).view(last - first, piece_bytes)
-        torch.index_select(place.rows, 0, place.starts[first:last], out=out)
-        return out.view(-1).view(place.dtype).view(stop - start, *place.shape)
-
-    def _decompressed(self, info: FieldInfo, indices: NDArray[np.int64]) -> Tensor:
+    def _copied(
+        self, info: FieldInfo, starts: Tensor, piece_bytes: int, start: int, stop: int
+    ) -> Tensor:
+        """Copy samples from the first bytes of their pieces, `starts (n * pieces,) int64`."""
         row_bytes, dtype = self._kind(info)
-        out = self._buffers.lend(len(indices) * row_bytes)
-        values = out.view(dtype).view(len(indices), *info.shape)
-        self.dataset.gather(info.name, indices, values.numpy())
+        num_pieces = row_bytes // piece_bytes
+        first, last = start * num_pieces, stop * num_pieces
+        out = self.buffers.lend((last - first) * piece_bytes).view(last - first, piece_bytes)
+        torch.index_select(self._rows(piece_bytes), 0, starts[first:last], out=out)
+        return out.view(-1).view(dtype).view(stop - start, *info.shape)
+
+    def _decompressed(
+        self, info: FieldInfo, indices: NDArray[np.int64], start: int, stop: int
+    ) -> Tensor:
+        row_bytes, dtype = self._kind(info)
+        out = self.buffers.lend((stop - start) * row_bytes)
+        values = out.view(dtype).view(stop - start, *info.shape)
+        self.dataset.gather(info.name, indices[start:stop], values.numpy())
         return values
 
     def _kind(self, info: FieldInfo) -> tuple[int, torch.dtype]:

@@ -78,7 +78,8 @@ class Allowed:
         found = spec.origin if spec.has_location else None
         places = [found] if found else list(spec.submodule_search_locations or ())
         return bool(places) and all(
-            any(_is_under(Path(place), folder) for folder in self.code) for place in places
+            any(Path(place).resolve().is_relative_to(folder) for folder in self.code)
+            for place in places
         )
 
 
@@ -131,11 +132,10 @@ def _made(key: str, config: Any, found: Mapping[str, Any]) -> Any:
         return dict(config)
     given = {name: value for name, value in config.items() if name not in SPECIAL_KEYS}
     call = functools.partial(found[key], *config.get("_args_", ()), **given)
-    return call if config.get("_partial_", False) else _called(key, config["_target_"], call)
-
-
-def _called(key: str, name: str, call: functools.partial[Any]) -> Any:
-    with blaming_user_code(name, f"Check the arguments of '{key}' in the recipe."):
+    if config.get("_partial_", False):
+        return call
+    hint = f"Check the arguments of '{key}' in the recipe."
+    with blaming_user_code(config["_target_"], hint):
         return call()
 
 
@@ -189,21 +189,16 @@ def _base(kind: TargetKind) -> type:
 
 
 def _import_longest(parts: Sequence[str]) -> tuple[ModuleType, Sequence[str]]:
-    module: ModuleType | None = None
-    for end in range(1, len(parts) + 1):
-        name = ".".join(parts[:end])
-        found = _imported(name)
-        if found is None:
-            if module is None:
-                raise TargetError(
-                    f"There is no module '{name}'",
-                    "Install it, or add its folder to 'code' of the recipe.",
-                )
-            return module, parts[end - 1 :]
-        module = found
+    """Return the longest module that a dotted name begins with, and the rest of the name."""
+    module, end = _imported(parts[0]), 1
     if module is None:
-        raise TargetError("An empty name was given as _target_")
-    return module, ()
+        raise TargetError(
+            f"There is no module '{parts[0]}'",
+            "Install it, or add its folder to 'code' of the recipe.",
+        )
+    while end < len(parts) and (found := _imported(".".join(parts[: end + 1]))) is not None:
+        module, end = found, end + 1
+    return module, parts[end:]
 
 
 def _imported(name: str) -> ModuleType | None:
@@ -224,8 +219,3 @@ def _nearest_of(owner: Any, part: str) -> str:
     hint = nearest(part, public)
     where = getattr(owner, "__name__", str(owner))
     return f"{hint.split('Valid:')[0]}See the names in {where}."
-
-
-def _is_under(path: Path, folder: Path) -> bool:
-    resolved = path.resolve()
-    return resolved == folder or folder in resolved.parents

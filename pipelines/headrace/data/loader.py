@@ -5,21 +5,22 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, nullcontext
+from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 import numpy as np
 from torch import Tensor
 
-from headrace.data.ahead import Payoff, read_ahead, read_ahead_as, read_ahead_while_it_pays
+from headrace.data.ahead import Payoff, read_ahead, read_ahead_as
 from headrace.data.dataset import Reading, SampleReader
-from headrace.data.gather import Located
 from headrace.data.order import Order, TrainOrder
 from headrace.data.sampling import position_seed
 from headrace.data.streaming import ReadAhead
 from headrace.data.transforms import SAMPLE_ID, Batch
-from headrace.data.workers import Make, Workers
+from headrace.data.workers import Workers
 from headrace.errors import StepError
 from headrace.shards.dataset import ShardedDataset
 
@@ -27,8 +28,34 @@ _TOGETHER_BYTES = 8 * 2**20
 _MAX_TOGETHER = 16
 _FOUND_SAMPLES = 2**14  # looked up at once: their addresses stay in the processor's cache
 
-ReadGroup = Callable[[range], deque[Batch]]
-"""Reads the batches of these numbers; used by one thread."""
+Batches = deque[Batch]
+"""Batches of consecutive numbers, made at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadPlan:
+    """How a pass makes its batches, decided when it begins: shards may have arrived meanwhile."""
+
+    is_gathered: bool
+    """All fields have a fixed shape, all shards are mapped, and nothing else is done."""
+    num_together: int = 1
+    """Batches that are made at once: small ones that are gathered, up to 8 MiB."""
+    only_copies: bool = False
+    """Whether gathering decompresses nothing, so that making batches ahead may not pay."""
+
+    @classmethod
+    def of(cls, reader: SampleReader, order: Order) -> ReadPlan:
+        """Return the plan for the batches of an order."""
+        if reader.ragged or reader.reading.is_special or not reader.dataset.places.is_whole:
+            return cls(is_gathered=False)
+        fields = [info for info in reader.fixed if info.name != SAMPLE_ID]
+        sample_bytes = sum(math.prod(f.shape) * np.dtype(f.dtype).itemsize for f in fields)
+        num_fitting = _TOGETHER_BYTES // max(sample_bytes * order.batch_span, 1)
+        return cls(
+            is_gathered=True,
+            num_together=max(min(num_fitting, _MAX_TOGETHER), 1),
+            only_copies=all(info.codec == "none" for info in fields),
+        )
 
 
 class BatchLoader:
@@ -139,23 +166,20 @@ class BatchLoader:
                     del batch  # its memory is reused once the caller drops it, too
                     began = time.perf_counter()
 
-    def _read_groups(self, epoch: int, start: int) -> Generator[deque[Batch], None, None]:
-        way = _way_to_read(self.reader, self.order, self._ahead)
-        numbers, step = range(start, self.order.num_batches), way.num_together
+    def _read_groups(self, epoch: int, start: int) -> Generator[Batches, None, None]:
+        plan = ReadPlan.of(self.reader, self.order)
+        numbers, step = range(start, self.order.num_batches), plan.num_together
         groups = [numbers[first : first + step] for first in range(0, len(numbers), step)]
-        begin = partial(way.begin, epoch)
-        if way.only_copies:
-            return read_ahead_while_it_pays(begin, groups, self._prefetch, self._payoff)
-        if self.workers is None:
-            return read_ahead(begin, groups, self._prefetch)
-        return self._read_by(self.workers, begin, groups)
-
-    def _read_by(
-        self, workers: Workers, begin: Callable[..., ReadGroup], groups: Sequence[range]
-    ) -> Generator[deque[Batch], None, None]:
-        """Read groups of one batch by threads or processes, as `workers` says."""
-        by_threads = begin, self._prefetch
-        by_workers = partial(begin, workers=workers), 2 * workers.count
+        if plan.is_gathered:
+            gather, payoff = partial(self._gathered, epoch), self._payoff
+            ahead = gather, self._prefetch
+            here = (gather, 0) if plan.only_copies else ahead
+            return read_ahead_as(lambda: ahead if payoff.is_ahead else here, groups, payoff.saw)
+        make, workers = partial(self._made, epoch, None), self.workers
+        if workers is None:
+            return read_ahead(make, groups, self._prefetch)
+        by_threads = make, self._prefetch
+        by_workers = partial(self._made, epoch, workers), 2 * workers.count
 
         def saw(waited_s: float, used_s: float) -> None:
             if isinstance(self.order, TrainOrder):
@@ -163,109 +187,47 @@ class BatchLoader:
 
         return read_ahead_as(lambda: by_workers if workers.are_used else by_threads, groups, saw)
 
-
-def _way_to_read(
-    reader: SampleReader, order: Order, ahead: ReadAhead | None
-) -> _OneByOne | _InGroups:
-    """Return how batches are read from now on; it may change once all shards are there."""
-    if not reader.ragged and not reader.reading.is_special and reader.dataset.places.is_whole:
-        return _InGroups(reader, order)
-    return _OneByOne(reader, order, ahead)
-
-
-class _OneByOne:
-    """Reads each batch separately: decoded, transformed, verified, or from shards that move.
-
-    Samples of a `TrainOrder` get random numbers that depend only on seed, epoch and position in the
-    global order, not on the world size.
-    """
-
-    num_together = 1
-    only_copies = False
-
-    def __init__(self, reader: SampleReader, order: Order, ahead: ReadAhead | None) -> None:
-        self.reader = reader
-        self._order = order
-        self._ahead = ahead
-
-    def begin(
-        self, epoch: int, groups: Sequence[range], workers: Workers | None = None
-    ) -> ReadGroup:
-        del groups
+    def _made(
+        self, epoch: int, workers: Workers | None, groups: Sequence[range]
+    ) -> Iterator[Batches]:
+        """Make batches one by one: decoded, transformed, verified, or from shards that move."""
         make = self.reader.read if workers is None else workers.maker(self.reader)
-        return lambda group: deque(self._read(make, epoch, number) for number in group)
-
-    def _read(self, make: Make, epoch: int, number: int) -> Batch:
-        with self._ahead.reading(epoch, number) if self._ahead is not None else nullcontext():
-            indices = self._order.batch(epoch, number)
-            return make(indices, self._seeds(epoch, number, len(indices)))
+        for number in chain.from_iterable(groups):
+            with self._ahead.reading(epoch, number) if self._ahead else nullcontext():
+                indices = self.order.batch(epoch, number)
+                made = deque([make(indices, self._seeds(epoch, number, len(indices)))])
+            yield made  # the caller empties it: memory is reused once a batch is dropped
 
     def _seeds(self, epoch: int, number: int, share: int) -> list[int] | None:
-        order = self._order
+        """Return a seed for each sample of a training batch: the same for any world size."""
+        order = self.order
         if not isinstance(order, TrainOrder) or not self.reader.reading.transforms:
             return None
         first = number * order.batch_span + order.rank * share
         places = range(first, first + share)
         return [position_seed(order.seed, epoch, place, 0, "sample") for place in places]
 
+    def _gathered(self, epoch: int, groups: Sequence[range]) -> Iterator[Batches]:
+        """Gather the batches of each group, which share their memory.
 
-class _InGroups:
-    """Reads several small batches at once (up to 8 MiB), if all fields are of fixed shape.
-
-    All shards of the split are mapped.
-    """
-
-    def __init__(self, reader: SampleReader, order: Order) -> None:
-        self.gatherer = reader.gatherer
-        self.order = order
-        self.infos = reader.fixed
-        fields = [info for info in reader.fixed if info.name != SAMPLE_ID]
-        sample_bytes = sum(math.prod(f.shape) * np.dtype(f.dtype).itemsize for f in fields)
-        batch_bytes = max(sample_bytes * order.batch_span, 1)
-        self.num_together = max(min(_TOGETHER_BYTES // batch_bytes, _MAX_TOGETHER), 1)
-        self.only_copies = all(info.codec == "none" for info in fields)
-
-    def begin(self, epoch: int, groups: Sequence[range]) -> ReadGroup:
-        return _Groups(self, epoch, groups)
-
-
-class _Groups:
-    """Reads groups one after another; addresses of samples are looked up for many groups at once.
-
-    For the first group they are looked up alone, so that it is ready at once. Batches of a group
-    share their memory.
-    """
-
-    def __init__(self, way: _InGroups, epoch: int, groups: Sequence[range]) -> None:
-        self._way = way
-        self._epoch = epoch
-        self._left = groups
-        self._found: dict[range, tuple[Located, int, list[int]]] = {}
-        self._num_found = 1
-
-    def __call__(self, group: range) -> deque[Batch]:
-        if group not in self._found:
-            self._find()
-        found, start, sizes = self._found.pop(group)
-        return _split(self._way.gatherer.take(found, start, start + sum(sizes)), sizes)
-
-    def _find(self) -> None:
-        order = self._way.order
-        groups, self._left = self._left[: self._num_found], self._left[self._num_found :]
-        parts = [[order.batch(self._epoch, number) for number in group] for group in groups]
-        indices = np.concatenate([part for its_parts in parts for part in its_parts])
-        self._num_found = max(_FOUND_SAMPLES * len(groups) // max(len(indices), 1), 1)
-        if not self._left:
-            order.batch(self._epoch + 1, 0)  # so that the next epoch begins at once
-        found = self._way.gatherer.find(self._way.infos, indices)
-        start = 0
-        for group, its_parts in zip(groups, parts, strict=True):
-            sizes = [len(part) for part in its_parts]
-            self._found[group] = found, start, sizes
-            start += sum(sizes)
+        Addresses of samples are looked up for many groups at once; for the first group alone, so
+        that it is ready at once.
+        """
+        order, gatherer, num_groups = self.order, self.reader.gatherer, 1
+        while groups:
+            coming, groups = groups[:num_groups], groups[num_groups:]
+            parts = [[order.batch(epoch, number) for number in group] for group in coming]
+            indices = np.concatenate([*chain.from_iterable(parts)])
+            num_groups = max(_FOUND_SAMPLES * len(coming) // max(len(indices), 1), 1)
+            if not groups:
+                order.batch(epoch + 1, 0)  # so that the next epoch begins at once
+            found, start = gatherer.find(self.reader.fixed, indices), 0
+            for sizes in ([len(part) for part in group] for group in parts):
+                yield _split(gatherer.take(found, start, start + sum(sizes)), sizes)
+                start += sum(sizes)
 
 
-def _split(whole: dict[str, Tensor], sizes: list[int]) -> deque[Batch]:
+def _split(whole: dict[str, Tensor], sizes: list[int]) -> Batches:
     """Return views of a group's memory, one batch each; one call per field is much faster."""
     if len(sizes) == 1:
         return deque([dict(whole)])

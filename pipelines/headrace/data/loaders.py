@@ -11,7 +11,7 @@ from headrace.data.dataset import Reading, SampleReader
 from headrace.data.decode import num_cores
 from headrace.data.loader import BatchLoader
 from headrace.data.order import EachOnceOrder, Order, TrainOrder, choose_epochs
-from headrace.data.sampling import Epochs, Whole
+from headrace.data.sampling import Epochs, whole
 from headrace.data.streaming import check_streamable
 from headrace.data.transforms import Transform
 from headrace.data.workers import Workers
@@ -110,7 +110,7 @@ class Loaders:
         settings = self._settings
         if settings.spec.dataset is not None:  # its items differ from the shards' samples
             num_items = len(SampleReader(dataset, settings.reading))
-            return Whole(num_samples=num_items, seed=settings.seed, shuffle=settings.spec.shuffle)
+            return whole(num_items, settings.seed, settings.spec.shuffle)
         return choose_epochs(dataset, settings.spec, settings.seed, settings.overlap)
 
     def _split(self, name: str) -> ShardedDataset:

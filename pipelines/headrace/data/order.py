@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.data.sampling import (
-    Blocks,
-    BlocksFirst,
     Epochs,
     Indices,
-    Weighted,
-    Whole,
+    blocks,
+    blocks_first,
     check_weights,
     class_weights,
     weight_field,
+    weighted,
+    whole,
 )
 from headrace.errors import UserError
 from headrace.files.manifest import Manifest, ShardInfo
@@ -93,16 +93,16 @@ class TrainOrder:
 
     def batch(self, epoch: int, number: int) -> Indices:
         """Return this rank's samples in a batch; all ranks get equally many."""
-        order, size = _cached_order(self._taken, epoch), self.batch_span
-        whole = order[number * size : (number + 1) * size]
-        share = len(whole) // self.world_size
-        return whole[self.rank * share : (self.rank + 1) * share]
+        size = self.batch_span
+        with _ordering:
+            order = _order(self._taken, epoch)
+        batch = order[number * size : (number + 1) * size]
+        share = len(batch) // self.world_size
+        return batch[self.rank * share : (self.rank + 1) * share]
 
     @cached_property
     def _taken(self) -> Epochs:
-        if self.epochs is not None:
-            return self.epochs
-        return Whole(num_samples=self.num_samples, seed=self.seed)
+        return self.epochs or whole(self.num_samples, self.seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,11 +163,6 @@ def _part(start: int, stop: int, number: int, count: int) -> tuple[int, int]:
 _ordering = threading.Lock()  # so that threads that begin an epoch together compute one order
 
 
-def _cached_order(epochs: Epochs, epoch: int) -> Indices:
-    with _ordering:
-        return _order(epochs, epoch)
-
-
 @lru_cache(maxsize=2)
 def _order(epochs: Epochs, epoch: int) -> Indices:
     order = epochs.order(epoch)
@@ -192,12 +187,10 @@ def choose_epochs(
 def _each_once(shards: Sequence[ShardInfo], spec: DataSpec, seed: int, overlap: bool) -> Epochs:
     sizes = tuple(shard.num_samples for shard in shards)
     if spec.shuffle_window is not None:
-        return Blocks(shard_samples=sizes, seed=seed, window=spec.shuffle_window)
-    whole = Whole(num_samples=sum(sizes), seed=seed, shuffle=spec.shuffle)
-    if not overlap or not spec.shuffle:
-        return whole
-    first = Blocks(shard_samples=sizes, seed=seed, window=FIRST_WINDOW)
-    return BlocksFirst(first=first, later=whole)
+        return blocks(sizes, seed, spec.shuffle_window)
+    if overlap and spec.shuffle:
+        return blocks_first(sizes, seed, FIRST_WINDOW)
+    return whole(sum(sizes), seed, spec.shuffle)
 
 
 def needed_first(recipe: Recipe, manifest: Manifest) -> frozenset[str] | None:
@@ -213,7 +206,7 @@ def needed_first(recipe: Recipe, manifest: Manifest) -> frozenset[str] | None:
     return frozenset(shards[number].file for number in numbers[np.argsort(firsts)][:window])
 
 
-def _weighted(dataset: ShardedDataset, spec: DataSpec, seed: int) -> Weighted:
+def _weighted(dataset: ShardedDataset, spec: DataSpec, seed: int) -> Epochs:
     if dataset.places.far:
         raise UserError(
             f"data.sampling '{spec.sampling}' draws from the whole split, but "
@@ -224,9 +217,4 @@ def _weighted(dataset: ShardedDataset, spec: DataSpec, seed: int) -> Weighted:
     values = dataset.gather(name, np.arange(len(dataset), dtype=np.int64))
     balanced = spec.sampling == "balanced"
     weights = class_weights(values) if balanced else check_weights(values, name)
-    return Weighted(
-        weights=weights,
-        seed=seed,
-        num_samples=spec.samples_per_epoch or len(dataset),
-        name=f"'{spec.sampling}'",
-    )
+    return weighted(weights, seed, spec.samples_per_epoch or len(dataset), f"'{spec.sampling}'")

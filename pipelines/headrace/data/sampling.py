@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -52,145 +53,97 @@ def epoch_order(num_samples: int, seed: int, epoch: int, shuffle: bool = True) -
 
 
 @dataclass(frozen=True, kw_only=True)
-class Whole:
-    """Every sample once an epoch, shuffled over the whole split or in the order of the dataset."""
+class Epochs:
+    """The samples of every epoch: pure functions of the epoch's number."""
 
+    kind: str
+    """Description of the order, by which positions in an epoch are compared."""
     num_samples: int
-    """Samples in the split."""
-    seed: int
-    """Seed of the run."""
-    shuffle: bool = True
-    """Shuffle again each epoch."""
-
-    @property
-    def kind(self) -> str:
-        """Description of the order, by which positions in an epoch are compared."""
-        name = f"shuffled by seed {self.seed}" if self.shuffle else "not shuffled"
-        return f"{self.num_samples} samples {name}"
-
-    def order(self, epoch: int) -> Indices:
-        """Return positions in the split, `(num_samples,) int64`."""
-        return epoch_order(self.num_samples, self.seed, epoch, self.shuffle)
+    """Samples of an epoch."""
+    order: Callable[[int], Indices]
+    """Returns an epoch's positions in the split, `(num_samples,) int64`."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Blocks:
-    """Every sample once an epoch, shuffled within windows of shards, which come in random order.
+def whole(num_samples: int, seed: int, shuffle: bool = True) -> Epochs:
+    """Return epochs of every sample once, shuffled over the whole split or in its order."""
+    name = f"shuffled by seed {seed}" if shuffle else "not shuffled"
+    return Epochs(
+        kind=f"{num_samples} samples {name}",
+        num_samples=num_samples,
+        order=partial(epoch_order, num_samples, seed, shuffle=shuffle),
+    )
 
-    So each part of an epoch reads the shards of one window, or of two at their boundary.
+
+def blocks(shard_samples: Sequence[int], seed: int, window: int) -> Epochs:
+    """Return epochs of every sample once, shuffled within windows of shards in random order.
+
+    So each part of an epoch reads the shards of one window, or of two at their boundary. The last
+    window may have fewer shards. `shard_samples` are the samples of each shard.
     """
+    sizes = np.array(shard_samples, dtype=np.int64)
+    ends = np.cumsum(sizes)
 
-    shard_samples: tuple[int, ...]
-    """Samples of each shard."""
-    seed: int
-    """Seed of the run."""
-    window: int
-    """Shards per window; the last window may have fewer."""
-
-    @property
-    def num_samples(self) -> int:
-        """Samples in the split."""
-        return sum(self.shard_samples)
-
-    @property
-    def kind(self) -> str:
-        """Description of the order, by which positions in an epoch are compared."""
-        return (
-            f"{self.num_samples} samples shuffled in windows of {self.window} of "
-            f"{len(self.shard_samples)} shards by seed {self.seed}"
-        )
-
-    def shard_order(self, epoch: int) -> Indices:
-        """Return the numbers of the shards in the order of windows, `(num_shards,) int64`."""
-        bits = random_bits(len(self.shard_samples), self.seed, epoch, _SHARDS)
-        return np.argsort(bits, kind="stable").astype(np.int64, copy=False)
-
-    def order(self, epoch: int) -> Indices:
-        """Return positions in the split, `(num_samples,) int64`."""
-        sizes = np.array(self.shard_samples, dtype=np.int64)
-        starts = np.cumsum(sizes) - sizes
-        shuffle = _shuffler(self.seed, epoch, _WINDOWS)
-        shards = self.shard_order(epoch)
+    def order(epoch: int) -> Indices:
+        shuffle, shards = _shuffler(seed, epoch, _WINDOWS), shard_order(len(sizes), seed, epoch)
         found: list[Indices] = [np.empty(0, dtype=np.int64)]
-        for first in range(0, len(shards), self.window):
-            window = np.sort(shards[first : first + self.window])
-            members = np.concatenate(
-                [np.arange(starts[shard], starts[shard] + sizes[shard]) for shard in window]
-            )
-            found.append(shuffle.permutation(members))
+        for first in range(0, len(shards), window):
+            members = [
+                np.arange(ends[shard] - sizes[shard], ends[shard])
+                for shard in np.sort(shards[first : first + window])
+            ]
+            found.append(shuffle.permutation(np.concatenate(members)))
         return np.concatenate(found)
 
+    return Epochs(
+        kind=f"{sizes.sum()} samples shuffled in windows of {window} of {len(sizes)} shards by "
+        f"seed {seed}",
+        num_samples=int(sizes.sum()),
+        order=order,
+    )
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class BlocksFirst:
-    """Epoch 0 shuffled within windows of shards, the others over the whole split.
+
+def shard_order(num_shards: int, seed: int, epoch: int) -> Indices:
+    """Return the numbers of the shards in the order of windows, `(num_shards,) int64`."""
+    bits = random_bits(num_shards, seed, epoch, _SHARDS)
+    return np.argsort(bits, kind="stable").astype(np.int64, copy=False)
+
+
+def blocks_first(shard_samples: Sequence[int], seed: int, window: int) -> Epochs:
+    """Return epochs of every sample once: epoch 0 as `blocks`, the others as `whole`.
 
     So training may start with the first shards. The order does not depend on the location of shards
     or on the time of their arrival.
     """
-
-    first: Blocks
-    """Epoch 0."""
-    later: Whole
-    """The other epochs."""
-
-    @property
-    def num_samples(self) -> int:
-        """Samples in the split."""
-        return self.later.num_samples
-
-    @property
-    def kind(self) -> str:
-        """Description of the order, by which positions in an epoch are compared."""
-        return f"{self.later.kind}, epoch 0 in windows of {self.first.window} shards"
-
-    def order(self, epoch: int) -> Indices:
-        """Return positions in the split, `(num_samples,) int64`."""
-        return self.first.order(0) if epoch == 0 else self.later.order(epoch)
+    first, later = blocks(shard_samples, seed, window), whole(sum(shard_samples), seed)
+    return Epochs(
+        kind=f"{later.kind}, epoch 0 in windows of {window} shards",
+        num_samples=later.num_samples,
+        order=lambda epoch: (later if epoch else first).order(epoch),
+    )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Weighted:
-    """Samples drawn with replacement, each with a probability proportional to its weight."""
+def weighted(weights: NDArray[np.float64], seed: int, num_samples: int, name: str) -> Epochs:
+    """Return epochs of `num_samples` draws with replacement, of probability proportional to weight.
 
-    weights: NDArray[np.float64]
-    """Weights of the split's samples, `(num_samples,) float64`, not negative."""
-    seed: int
-    """Seed of the run."""
-    num_samples: int
-    """Draws per epoch."""
-    name: str = "weights"
-    """Name of the weights, for `kind`."""
+    `weights (samples of the split,)` are not negative; `name` is that of the weights, for `kind`.
+    """
+    ends = np.cumsum(weights)
 
-    @property
-    def kind(self) -> str:
-        """Description of the order, by which positions in an epoch are compared."""
-        return (
-            f"{self.num_samples} draws from {len(self.weights)} samples by {self.name} "
-            f"and seed {self.seed}"
-        )
-
-    @cached_property
-    def _ends(self) -> NDArray[np.float64]:
-        return np.cumsum(self.weights)
-
-    def order(self, epoch: int) -> Indices:
-        """Return positions in the split, `(num_samples,) int64`, with repeats."""
-        bits = random_bits(self.num_samples, self.seed, epoch, _DRAWS)
+    def order(epoch: int) -> Indices:
+        bits = random_bits(num_samples, seed, epoch, _DRAWS)
         uniform = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
         by_value = np.argsort(uniform)  # searching in order is many times faster
-        drawn = np.empty(self.num_samples, dtype=np.int64)
-        drawn[by_value] = np.searchsorted(
-            self._ends, uniform[by_value] * self._ends[-1], side="right"
-        )
-        last = np.flatnonzero(self.weights)[-1]  # rounding may reach the end
+        drawn = np.empty(num_samples, dtype=np.int64)
+        drawn[by_value] = np.searchsorted(ends, uniform[by_value] * ends[-1], side="right")
+        last = np.flatnonzero(weights)[-1]  # rounding may reach the end
         drawn[drawn > last] = last
         return drawn
 
-
-Epochs = Whole | Blocks | BlocksFirst | Weighted
-"""The samples of every epoch: `num_samples`, the same for all; their `order` in one, positions in
-the split `(num_samples,) int64`; and `kind`, which has to be the same for a resume."""
+    return Epochs(
+        kind=f"{num_samples} draws from {len(weights)} samples by {name} and seed {seed}",
+        num_samples=num_samples,
+        order=order,
+    )
 
 
 def class_weights(labels: NDArray[Any]) -> NDArray[np.float64]:

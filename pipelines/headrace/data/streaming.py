@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -60,7 +61,7 @@ class ReadAhead:
         self._tasks: set[Future[None]] = set()
         self._reading: dict[int, tuple[int, int]] = {}
         self._last = (0, 0)
-        self._demands: dict[int, ShardDemand] = {}
+        self._demand_of = lru_cache(maxsize=2)(partial(ShardDemand, dataset, order))
         self._lock = threading.Lock()
         self._planning = threading.Lock()
 
@@ -123,14 +124,6 @@ class ReadAhead:
         for shard, batch in self._demand_of(epoch + 1).after(0).items():
             demand.setdefault(shard, first + batch)
         return demand
-
-    def _demand_of(self, epoch: int) -> ShardDemand:
-        if epoch not in self._demands:
-            self._demands = {
-                known: demand for known, demand in self._demands.items() if abs(known - epoch) == 1
-            }
-            self._demands[epoch] = ShardDemand(self._dataset, self._order, epoch)
-        return self._demands[epoch]
 
 
 def in_turn(spec: DataSpec) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 from typing import Any
@@ -75,14 +75,23 @@ def varies(info: FieldInfo) -> bool:
     return info.layout == "ragged" and kind_of_encoding(info.encoding).varies
 
 
-def collate(
-    name: str, items: Sequence[Any], names: Names, *, varying: bool, pad: float | None
-) -> dict[str, Any]:
+def columns_of(samples: Sequence[Sample]) -> dict[str, list[Any]]:
+    """Return the values of the first sample's fields; raise `DataError` if others lack a field."""
+    for name in samples[0]:
+        if any(name not in sample for sample in samples):
+            raise DataError(
+                f"Samples of one batch differ in fields: only some have '{name}'",
+                "data.dataset and data.sample_transforms must give every sample the same fields.",
+            )
+    return {name: [sample[name] for sample in samples] for name in samples[0]}
+
+
+def collate(name: str, items: Sequence[Any], names: Names, *, pad: float | None) -> Batch:
     """Return one field of a batch, from its samples: arrays, tensors, numbers, or anything else.
 
-    Arrays and numbers give `(batch, *shape)`, other things a list. Arrays that may differ in shape
-    (`varying`) are a list of tensors, or padded with `pad`: `(batch, *largest)`, and
-    `<name>_shape (batch, ndim) int64`. `names` returns the names of the samples, for errors.
+    Arrays and numbers give `(batch, *shape)`, other things a list. With `pad`, arrays may differ in
+    shape: they are padded to `(batch, *largest)`, with `<name>_shape (batch, ndim) int64`. `names`
+    returns the names of the samples, for errors.
 
     Raises:
         DataError: Samples that must have one shape do not, or they differ in axes or dtype.
@@ -90,11 +99,9 @@ def collate(
     if not all(isinstance(item, Tensor | np.ndarray | np.generic | int | float) for item in items):
         return {name: list(items)}
     tensors = [torch.as_tensor(item) for item in items]
-    if not varying:
+    if pad is None:
         _check_alike(name, tensors, names, lambda item: item.shape)
         return {name: torch.stack(tensors)}
-    if pad is None or not tensors:
-        return {name: tensors}
     _check_alike(name, tensors, names, lambda item: item.ndim)
     return _filled(name, tensors, pad)
 
@@ -129,17 +136,20 @@ def _check_alike(
 ) -> None:
     for number, item in enumerate(items):
         if what(item) != what(items[0]) or item.dtype != items[0].dtype:
-            shown = names()
+            known = names()
             raise DataError(
-                f"Field '{name}' of one batch holds {_shown(items[0])} ({shown[0]}) and "
-                f"{_shown(item)} ({shown[number]})",
+                f"Field '{name}' of one batch holds {shown(items[0])} ({known[0]}) and "
+                f"{shown(item)} ({known[number]})",
                 "Samples of one dataset must have one shape: resize them before packing, or in "
                 "data.sample_transforms; arrays of varying length are padded with data.pad.",
             )
 
 
-def _shown(item: Tensor) -> str:
-    return f"{str(item.dtype).removeprefix('torch.')} {tuple(item.shape)}"
+def shown(value: Any) -> str:
+    """Return the dtype and shape of a tensor, or the type of another value, for messages."""
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+    return type(value).__name__
 
 
 def _checked(sample: Any) -> Sample:
@@ -162,13 +172,6 @@ def _name(transform: Callable[..., Any]) -> str:
 
 Transform = Callable[[Batch], Batch]
 """Takes a batch on the model's device and returns a new one; the given one does not change."""
-
-
-def apply(transforms: Iterable[Transform], batch: Batch) -> Batch:
-    """Apply transforms in order."""
-    for transform in transforms:
-        batch = transform(batch)
-    return batch
 
 
 def _field(batch: Batch, name: str) -> Tensor:

@@ -43,6 +43,8 @@ _MUCH_WAIT, _LEAST_GAIN_S = 0.1, 10.0
 _LEAST_SEEN, _LEAST_SEEN_S = 8, 2.0
 _ALIGNED = 64
 _IDLE_S, _SERVER_IDLE_S = 600.0, 1e6
+_MEMORY = object()
+"""Stands for the memory that a worker shares with its rank."""
 _FEWER = "Lower data.workers, or write 0: threads then make the batches. "
 
 ReaderOf = Callable[[str], SampleReader]
@@ -232,24 +234,24 @@ class _Packer(pickle.Pickler):
         super().__init__(stream, protocol=5)
         self.parts: list[tuple[int, Tensor]] = []
         self.num_bytes = 0
-        self._known: dict[int, tuple[Tensor, object]] = {}
 
     def persistent_id(self, value: Any) -> object:
-        """Return the place, dtype, shape and strides of a tensor; None to pickle a value."""
+        """Return True for the memory, which is not pickled."""
+        return True if value is _MEMORY else None
+
+    def reducer_override(self, value: Any) -> Any:
+        """Return how to make a tensor again from the memory; other values are pickled."""
         if type(value) is not Tensor or value.layout is not torch.strided or value.requires_grad:
-            return None
-        if id(value) not in self._known:
-            # with the same strides, because kernels are chosen by them
-            dense = value.permute(sorted(range(value.ndim), key=value.stride, reverse=True))
-            if not dense.is_contiguous() or value.is_conj() or value.is_neg():
-                return None
-            part, start = dense.reshape(-1).view(torch.uint8), -(-self.num_bytes // _ALIGNED)
-            start *= _ALIGNED
-            self.parts.append((start, part))
-            self.num_bytes = start + len(part)
-            form = (value.dtype, tuple(value.shape), value.stride())
-            self._known[id(value)] = value, (len(self._known), start, len(part), *form)
-        return self._known[id(value)][1]
+            return NotImplemented
+        # with the same strides, because kernels are chosen by them
+        dense = value.permute(sorted(range(value.ndim), key=value.stride, reverse=True))
+        if not dense.is_contiguous() or value.is_conj() or value.is_neg():
+            return NotImplemented
+        part, start = dense.reshape(-1).view(torch.uint8), -(-self.num_bytes // _ALIGNED) * _ALIGNED
+        self.parts.append((start, part))
+        self.num_bytes = start + len(part)
+        form = value.dtype, tuple(value.shape), value.stride()
+        return _placed, (_MEMORY, slice(start, self.num_bytes), *form)
 
 
 class _Unpacker(pickle.Unpickler):
@@ -258,12 +260,13 @@ class _Unpacker(pickle.Unpickler):
     def __init__(self, content: bytes, memory: Tensor) -> None:
         super().__init__(io.BytesIO(content))
         self._memory = memory
-        self._made: dict[int, Tensor] = {}
 
-    def persistent_load(self, place: Any) -> Tensor:
-        """Return the tensor of a place, the same one each time."""
-        number, start, num_bytes, dtype, shape, strides = place
-        if number not in self._made:
-            part = self._memory[start : start + num_bytes].view(dtype)
-            self._made[number] = part.as_strided(shape, strides)
-        return self._made[number]
+    def persistent_load(self, _: Any) -> Tensor:
+        """Return the memory."""
+        return self._memory
+
+
+def _placed(
+    memory: Tensor, part: slice, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int]
+) -> Tensor:
+    return memory[part].view(dtype).as_strided(shape, strides)

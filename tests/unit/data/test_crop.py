@@ -14,7 +14,6 @@ from PIL import Image
 from scipy.stats import ks_2samp
 
 from headrace.data.dataset import OwnDataset, Reading, SampleDataset, SampleReader
-from headrace.data.loaders import DataSettings
 from headrace.data.module import HeadraceDataModule
 from headrace.data.transforms import RandomResizedCrop
 from headrace.errors import ManifestError, RecipeError, UnreadableError, UserError
@@ -23,7 +22,8 @@ from headrace.fields import jpeg
 from headrace.fields.image import ImageKind
 from headrace.files.manifest import FieldInfo
 from headrace.recipe.crop import Crop, crops_of
-from headrace.recipe.recipe import DataSpec, Recipe
+from headrace.recipe.recipe import Recipe
+from support.loaders import settings_of_ranks, steps_of
 from support.shards import write_dataset, write_fields
 from support.training import make_recipe
 
@@ -228,26 +228,13 @@ def modules(
     folder: Path, world_size: int = 1, *others, prefetch: int = 4
 ) -> list[HeadraceDataModule]:
     reading = Reading(transforms=(RandomResizedCrop(size=SIZE), *others))
-    return [
-        HeadraceDataModule(
-            DataSettings(
-                folder=folder,
-                spec=DataSpec(global_batch_size=BATCH, prefetch=prefetch),
-                seed=5,
-                rank=rank,
-                world_size=world_size,
-                reading=reading,
-            )
-        )
-        for rank in range(world_size)
-    ]
+    keys = {"batch": BATCH, "seed": 5, "reading": reading, "prefetch": prefetch}
+    return [HeadraceDataModule(each) for each in settings_of_ranks(folder, world_size, **keys)]
 
 
 def epoch_of(ranks: list[HeadraceDataModule], epoch: int) -> list[torch.Tensor]:
-    for module in ranks:
-        module.train_dataloader().set_epoch(epoch)
-    loaders = [module.train_dataloader() for module in ranks]
-    return [torch.cat([b["image"] for b in each]) for each in zip(*loaders, strict=True)]
+    steps = steps_of([module.train_dataloader() for module in ranks], epoch)
+    return [torch.cat([batch["image"] for batch in step]) for step in steps]
 
 
 def whole(sample, generator=None):

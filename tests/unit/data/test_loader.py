@@ -14,7 +14,7 @@ from lightning.fabric.utilities.data import _set_sampler_epoch
 from torch.utils.data import DataLoader
 
 from headrace.data import decode
-from headrace.data.ahead import Payoff, read_ahead, read_ahead_while_it_pays
+from headrace.data.ahead import Payoff, read_ahead, read_ahead_as
 from headrace.data.dataset import SampleDataset, SampleReader
 from headrace.data.loader import BatchLoader
 from headrace.data.order import TrainOrder
@@ -218,7 +218,7 @@ def two_cores():
 
 def test_readers_copy_with_one_core_each_and_leave_the_others_alone(two_cores):
     """Else the threads of all readers wait for one another: seen to be 100 times slower."""
-    found = list(read_ahead(lambda _: lambda _: torch.get_num_threads(), range(6), 4))
+    found = list(read_ahead(lambda parts: (torch.get_num_threads() for _ in parts), range(6), 4))
     assert found == [1] * 6
     assert torch.get_num_threads() == 2
     later = []
@@ -228,9 +228,13 @@ def test_readers_copy_with_one_core_each_and_leave_the_others_alone(two_cores):
     assert later == [2]
 
 
+def texts(parts):
+    return map(str, parts)
+
+
 @pytest.mark.parametrize("depth", [0, 1, 2, 3, 5])
 def test_results_come_in_order(depth):
-    assert list(read_ahead(lambda _: str, range(3, 14), depth)) == [str(n) for n in range(3, 14)]
+    assert list(read_ahead(texts, range(3, 14), depth)) == [str(n) for n in range(3, 14)]
 
 
 @pytest.mark.parametrize("depth", [2, 3, 4])
@@ -239,7 +243,7 @@ def test_each_thread_is_told_its_share(depth):
 
     def begin(share):
         shares.append(list(share))
-        return str
+        return texts(share)
 
     list(read_ahead(begin, range(10), depth))
     assert sorted(number for share in shares for number in share) == list(range(10))
@@ -249,7 +253,7 @@ def test_each_thread_is_told_its_share(depth):
 @pytest.mark.parametrize("depth", [1, 2, 4])
 def test_no_more_than_asked_for_is_read_ahead(depth):
     began = []
-    results = read_ahead(lambda _: began.append, range(100), depth)
+    results = read_ahead(lambda parts: map(began.append, parts), range(100), depth)
     next(results)
     results.close()  # all readers have ended now
     assert len(began) <= depth + 1
@@ -262,7 +266,7 @@ def test_an_error_comes_in_its_turn_and_readers_end(depth):
             raise LookupError("seven")
         return number
 
-    results = read_ahead(lambda _: read, range(20), depth)
+    results = read_ahead(lambda parts: map(read, parts), range(20), depth)
     assert [next(results) for _ in range(7)] == list(range(7))
     with pytest.raises(LookupError, match="seven"):
         next(results)
@@ -280,19 +284,30 @@ class Fickle(Payoff):
 
 @pytest.mark.parametrize("depth", [0, 1, 4])
 def test_results_come_in_order_however_often_reading_ahead_begins_and_ends(depth):
-    results = list(read_ahead_while_it_pays(lambda _: str, range(3, 24), depth, Fickle()))
-    assert results == [str(number) for number in range(3, 24)]
+    fickle, ahead, here = Fickle(), (texts, depth), (texts, 0)
+    results = read_ahead_as(lambda: ahead if fickle.is_ahead else here, range(3, 24), fickle.saw)
+    assert list(results) == [str(number) for number in range(3, 24)]
     assert not [t for t in threading.enumerate() if t.name.startswith("headrace-load")]
 
 
-def test_parts_are_read_here_while_nobody_works_on_them():
-    payoff = Payoff()
-    while payoff.is_ahead:
-        payoff.saw(read_s=1.0, worked_s=0.01)
-    threads = read_ahead_while_it_pays(
-        lambda _: lambda _: threading.current_thread(), range(5), 4, payoff
-    )
-    assert set(threads) == {threading.current_thread()}
+def test_copies_are_made_here_while_nobody_works_on_them(folder, monkeypatch):
+    loader, threads = make_loader(folder), set()
+    gathered = loader.reader.gatherer.find
+
+    def find(fields, indices):
+        threads.add(threading.current_thread())
+        return gathered(fields, indices)
+
+    monkeypatch.setattr(loader.reader.gatherer, "find", find)
+    while loader._payoff.is_ahead:
+        loader._payoff.saw(1.0, 0.01)
+    assert len(samples(loader)) == 42
+    assert threads == {threading.current_thread()}
+    threads.clear()
+    while not loader._payoff.is_ahead:
+        loader._payoff.saw(1.0, 1.0)
+    assert len(samples(loader)) == 42
+    assert threading.current_thread() not in threads
 
 
 def test_reading_ahead_begins_again_with_the_work():

@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 from headrace.data.order import EachOnceOrder, TrainOrder
 from headrace.data.sampling import (
-    Blocks,
-    BlocksFirst,
     Epochs,
-    Weighted,
-    Whole,
+    blocks,
+    blocks_first,
     check_weights,
     epoch_order,
+    shard_order,
+    weighted,
+    whole,
 )
 from headrace.errors import DataError, UserError
 from headrace.recipe.gang_size import check_global_batch
@@ -30,15 +31,15 @@ def epochs_of_any_kind(draw) -> Epochs:
     sizes = tuple(draw(st.lists(st.integers(1, 20), min_size=3, max_size=8)))
     seed, total = draw(st.integers(0, 2**32 - 1)), sum(sizes)
     kind = draw(st.sampled_from(["whole", "in turn", "blocks", "first", "weighted"]))
-    blocks = Blocks(shard_samples=sizes, seed=seed, window=draw(st.integers(1, 4)))
+    window = draw(st.integers(1, 4))
     if kind == "blocks":
-        return blocks
+        return blocks(sizes, seed, window)
     if kind == "first":
-        return BlocksFirst(first=blocks, later=Whole(num_samples=total, seed=seed))
+        return blocks_first(sizes, seed, window)
     if kind == "weighted":
         weights = np.random.default_rng(seed).random(total)
-        return Weighted(weights=weights, seed=seed, num_samples=draw(st.integers(BATCH, 90)))
-    return Whole(num_samples=total, seed=seed, shuffle=kind == "whole")
+        return weighted(weights, seed, draw(st.integers(BATCH, 90)), "weights")
+    return whole(total, seed, shuffle=kind == "whole")
 
 
 def train_orders(epochs: Epochs, world_size: int, drop_last: bool) -> list[TrainOrder]:
@@ -69,10 +70,10 @@ def test_any_order_is_the_same_for_any_world_size_and_after_a_break(
     epochs, before, after, epoch, stop, drop_last
 ):
     """Pains 29, 30: equal steps; break anywhere, go on with other ranks, nothing twice."""
-    whole = epochs.order(epoch)
-    if len(whole) < BATCH:
+    order = epochs.order(epoch)
+    if len(order) < BATCH:
         return
-    assert np.array_equal(whole, epochs.order(epoch))
+    assert np.array_equal(order, epochs.order(epoch))
     seen: list[int] = []
     first = train_orders(epochs, before, drop_last)
     second = train_orders(epochs, after, drop_last)
@@ -82,10 +83,10 @@ def test_any_order_is_the_same_for_any_world_size_and_after_a_break(
         shares = [order.batch(epoch, number) for order in orders]
         assert len({len(share) for share in shares}) == 1
         seen += np.concatenate(shares).tolist()
-    full = len(whole) // BATCH * BATCH
-    assert seen[:full] == whole[:full].tolist()
-    assert seen[full:] == whole[full:][: len(seen) - full].tolist()
-    assert len(whole) - len(seen) < (BATCH if drop_last else max(before, after))
+    full = len(order) // BATCH * BATCH
+    assert seen[:full] == order[:full].tolist()
+    assert seen[full:] == order[full:][: len(seen) - full].tolist()
+    assert len(order) - len(seen) < (BATCH if drop_last else max(before, after))
 
 
 @settings(max_examples=40, deadline=None)
@@ -96,8 +97,8 @@ def test_any_order_is_the_same_for_any_world_size_and_after_a_break(
     st.integers(0, 9),
 )
 def test_blocks_take_each_sample_once_and_one_window_after_the_other(sizes, window, seed, epoch):
-    blocks = Blocks(shard_samples=tuple(sizes), seed=seed, window=window)
-    order, shards = blocks.order(epoch), blocks.shard_order(epoch)
+    order = blocks(sizes, seed, window).order(epoch)
+    shards = shard_order(len(sizes), seed, epoch)
     assert sorted(order.tolist()) == list(range(sum(sizes)))
     assert sorted(shards.tolist()) == list(range(len(sizes)))
     shard_of = np.repeat(np.arange(len(sizes)), sizes)
@@ -112,23 +113,21 @@ def test_blocks_take_each_sample_once_and_one_window_after_the_other(sizes, wind
 
 def test_the_block_order_is_the_promised_one():
     """Another order would break the resume of trainings from before an upgrade."""
-    blocks = Blocks(shard_samples=(3, 3, 3), seed=7, window=2)
-    assert blocks.shard_order(0).tolist() == [1, 0, 2]
-    assert blocks.order(0).tolist() == [0, 2, 3, 4, 5, 1, 7, 8, 6]
-    draws = Weighted(weights=np.array([1.0, 0.0, 3.0]), seed=7, num_samples=8)
+    assert shard_order(3, 7, 0).tolist() == [1, 0, 2]
+    assert blocks((3, 3, 3), 7, 2).order(0).tolist() == [0, 2, 3, 4, 5, 1, 7, 8, 6]
+    draws = weighted(np.array([1.0, 0.0, 3.0]), 7, 8, "weights")
     assert draws.order(1).tolist() == [0, 2, 0, 0, 2, 0, 2, 2]
 
 
 def test_a_window_mixes_its_shards_and_epochs_differ():
-    blocks = Blocks(shard_samples=(50,) * 8, seed=1, window=4)
-    orders = [blocks.order(epoch) for epoch in range(3)]
+    orders = [blocks((50,) * 8, 1, 4).order(epoch) for epoch in range(3)]
     assert all(len(set((order[:30] // 50).tolist())) == 4 for order in orders)
     assert len({tuple(order.tolist()) for order in orders}) == 3
 
 
 def test_draws_follow_the_weights_and_never_take_weight_zero():
     weights = np.array([0.0, 1.0, 3.0, 0.0, 0.0, 0.0])
-    order = Weighted(weights=weights, seed=1, num_samples=4000).order(2)
+    order = weighted(weights, 1, 4000, "weights").order(2)
     counts = np.bincount(order, minlength=6)
     assert counts[[0, 3, 4, 5]].tolist() == [0, 0, 0, 0]
     assert abs(counts[1] - 1000) < 140

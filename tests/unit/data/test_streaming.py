@@ -16,7 +16,6 @@ import torch
 from tests.support.waiting import wait_until
 
 from headrace.data.dataset import SampleDataset
-from headrace.data.loaders import DataSettings
 from headrace.data.module import HeadraceDataModule
 from headrace.data.order import FIRST_WINDOW, EachOnceOrder, needed_first
 from headrace.data.streaming import ReadAhead, ShardDemand, shards_held
@@ -27,6 +26,7 @@ from headrace.recipe.recipe import DataSpec, Recipe
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.shard_locations import ShardSource
 from headrace.staging.gang_store import Traffic, node_source
+from support.loaders import settings_of_ranks
 from support.shards import write_dataset
 from support.training import make_recipe
 
@@ -80,18 +80,9 @@ def near_part(afar: Path, name: str, shards: int = 0) -> Path:
 
 
 def module(folder: Path, source: ShardSource, rank=0, world_size=1, overlap=False, **data: Any):
-    return HeadraceDataModule(
-        DataSettings(
-            folder=folder,
-            spec=DataSpec(global_batch_size=BATCH, drop_last=False, **data),
-            seed=1,
-            rank=rank,
-            world_size=world_size,
-            source=source,
-            overlap=overlap,
-            num_epochs=2,
-        )
-    )
+    keys = {"batch": BATCH, "seed": 1, "drop_last": False, "num_epochs": 2, **data}
+    ranks = settings_of_ranks(folder, world_size, source=source, overlap=overlap, **keys)
+    return HeadraceDataModule(ranks[rank])
 
 
 def ids(batches) -> list[int]:

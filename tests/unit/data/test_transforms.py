@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from headrace.data.batch_form import transformed
 from headrace.data.instantiate import Allowed, instantiate_all
 from headrace.data.sampling import position_seed, seed_at
 from headrace.data.transforms import (
@@ -16,7 +17,6 @@ from headrace.data.transforms import (
     Normalize,
     OnField,
     ScaleToUnit,
-    apply,
     collate,
     varies,
 )
@@ -52,7 +52,7 @@ def test_channels_first():
 
 
 def test_transforms_are_applied_in_order():
-    image = apply([ScaleToUnit(), Normalize(0.2, 1)], batch(1, 1, 1))["image"]
+    image = transformed(batch(1, 1, 1), [ScaleToUnit(), Normalize(0.2, 1)])["image"]
     assert image.item() == pytest.approx(0, abs=1e-6)
 
 
@@ -119,7 +119,7 @@ def test_a_callable_is_named_in_a_recipe():
     outer = {"_target_": "headrace.data.transforms.OnField", "transform": inner, "field": "label"}
     spec = DataSpec.model_validate({"augment": [outer]})
     made = instantiate_all(spec.augment, Allowed(listed), "data.augment")
-    changed = apply(made, {"label": torch.ones(100)})["label"]
+    changed = transformed({"label": torch.ones(100)}, made)["label"]
     assert set(changed.tolist()) == {0.0, 2.0}
 
 
@@ -141,11 +141,9 @@ def test_which_fields_vary():
     assert not varies(FieldInfo(name="x", dtype="uint8", layout="fixed"))
 
 
-def test_arrays_of_varying_length_are_lists_or_filled_up():
+def test_arrays_of_varying_length_are_filled_up():
     items = [np.full(size, size, dtype=np.float32) for size in (2, 0, 3)]
-    listed = collate("x", items, names, varying=True, pad=None)["x"]
-    assert [each.tolist() for each in listed] == [[2, 2], [], [3, 3, 3]]
-    filled = collate("x", items, names, varying=True, pad=-1.0)
+    filled = collate("x", items, names, pad=-1.0)
     assert filled["x"].tolist() == [[2, 2, -1], [-1, -1, -1], [3, 3, 3]]
     assert filled["x"].dtype == torch.float32
     assert filled["x_shape"].tolist() == [[2], [0], [3]]
@@ -153,17 +151,17 @@ def test_arrays_of_varying_length_are_lists_or_filled_up():
 
 def test_every_axis_is_filled_up():
     items = [np.ones((1, 3), dtype=np.int64), np.ones((2, 1), dtype=np.int64)]
-    filled = collate("x", items, names, varying=True, pad=0)
+    filled = collate("x", items, names, pad=0)
     assert filled["x"].tolist() == [[[1, 1, 1], [0, 0, 0]], [[1, 0, 0], [1, 0, 0]]]
     assert filled["x_shape"].tolist() == [[1, 3], [2, 1]]
 
 
 def test_others_are_stacked_or_refused():
-    whole = collate("x", [np.arange(2), np.arange(2)], names, varying=False, pad=0)
+    whole = collate("x", [np.arange(2), np.arange(2)], names, pad=None)
     assert whole["x"].tolist() == [[0, 1], [0, 1]]
-    assert collate("x", [1, 2], names, varying=False, pad=None)["x"].tolist() == [1, 2]
-    assert collate("x", ["one", "two"], names, varying=True, pad=0) == {"x": ["one", "two"]}
+    assert collate("x", [1, 2], names, pad=None)["x"].tolist() == [1, 2]
+    assert collate("x", ["one", "two"], names, pad=0) == {"x": ["one", "two"]}
     with pytest.raises(DataError, match=r"int64 \(2,\) \(a\) and int64 \(3,\) \(b\)"):
-        collate("x", [np.arange(2), np.arange(3)], names, varying=False, pad=0)
+        collate("x", [np.arange(2), np.arange(3)], names, pad=None)
     with pytest.raises(DataError, match=r"\(2,\) \(a\) and int64 \(1, 1\) \(c\)"):
-        collate("x", [np.arange(2)] * 2 + [np.ones((1, 1), np.int64)], names, varying=True, pad=0)
+        collate("x", [np.arange(2)] * 2 + [np.ones((1, 1), np.int64)], names, pad=0)

@@ -18,23 +18,22 @@ import torch
 from torch.utils.data import get_worker_info
 
 from headrace.data.dataset import OwnDataset, Reading
-from headrace.data.loaders import DataSettings, Loaders
+from headrace.data.loaders import Loaders
 from headrace.data.transforms import RandomResizedCrop
 from headrace.data.workers import workers_pay
 from headrace.errors import RecipeError, UserCodeError, UserError, WorkerLostError
 from headrace.files.manifest import FieldInfo
-from headrace.recipe.base import Target
 from headrace.recipe.load import parse
-from headrace.recipe.recipe import CROP, DataSpec, Recipe
+from headrace.recipe.recipe import CROP, Recipe
 from headrace.shards.shard_locations import ShardPlaces
 from headrace_bench.shards import ShardWriter
+from support.loaders import NAMED, settings_of_ranks, steps_of
 from support.shards import write_fields
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_leftover_processes")
 
 TRAIN, VAL, BATCH = 47, 11, 12
-NAMED = Target.model_validate({"_target_": "my.Own"})
 
 
 @pytest.fixture(scope="module")
@@ -114,20 +113,9 @@ def loaders_of(
     folder: Path, workers: int | str, reading: Reading, world_size: int = 1, **more: Any
 ) -> list[Loaders]:
     """Those of every rank."""
-    settings = dict.fromkeys(("sample_transforms",), (NAMED,))
-    spec = DataSpec(
-        global_batch_size=BATCH, drop_last=False, workers=workers, **settings,
-        **({"dataset": NAMED} if reading.own else {}), **more.pop("data", {}),
-    )  # fmt: skip
-    return [
-        Loaders(
-            DataSettings(
-                folder=folder, spec=spec, seed=3, rank=rank, world_size=world_size,
-                reading=reading, **more,
-            )
-        )
-        for rank in range(world_size)
-    ]  # fmt: skip
+    keys = {"workers": workers, "reading": reading, "drop_last": False, **more}
+    keys = {"batch": BATCH, "seed": 3, "sample_transforms": (NAMED,), **keys}
+    return [Loaders(each) for each in settings_of_ranks(folder, world_size, **keys)]
 
 
 def facts(value: Any) -> Any:
@@ -143,9 +131,7 @@ def facts(value: Any) -> Any:
 
 
 def epoch_of(ranks: list[Loaders], epoch: int = 1) -> list[list[Any]]:
-    for each in ranks:
-        each.train.set_epoch(epoch)
-    steps = zip(*(each.train for each in ranks), strict=True)
+    steps = steps_of([each.train for each in ranks], epoch)
     return [[facts(batch) for batch in step] for step in steps]
 
 
@@ -383,7 +369,7 @@ def test_auto_begins_with_threads_and_goes_over_to_processes(folder, monkeypatch
     [
         (1, {}, Reading(**READINGS["transforms"])),
         (2, {}, Reading()),
-        (2, {"data": {"prefetch": 0}}, Reading(**READINGS["transforms"])),
+        (2, {"prefetch": 0}, Reading(**READINGS["transforms"])),
     ],
 )
 def test_auto_starts_nothing_where_processes_cannot_help(folder, cores, more, reading, monkeypatch):
