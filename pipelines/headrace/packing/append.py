@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -35,6 +36,13 @@ class Base:
     planned: tuple[PlannedShard, ...]
     """Plans of its shards, in the order of the manifest."""
     packed: tuple[PackedShard, ...]
+
+    def example(self, listed: SampleTable) -> SampleTable:
+        """Return one of its samples, with which others are compared; none if it is not listed."""
+        known = self.planned[0].samples[0].path
+        at = bisect_left(listed, known, key=lambda ref: ref.path)
+        found: SampleTable = listed[at : at + 1]
+        return found if found.paths.to_pylist() == [known] else SampleTable(found.table[:0])
 
     def first_numbers(self) -> FirstNumbers:
         """Numbers that new samples and shards begin with."""

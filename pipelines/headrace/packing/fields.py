@@ -9,6 +9,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,14 +27,14 @@ from headrace.fields.field_kind import (
     options_of_kinds,
 )
 from headrace.files.manifest import FieldInfo, Quarantined
-from headrace.packing.sample_table import SampleRef
+from headrace.packing.sample_table import SampleTable
 from headrace.packing.samples import Source, SourceField, Unreadable
 from headrace.recipe.dataset import PackField, PackSpec
 
 if TYPE_CHECKING:
     from headrace.shards.shard_layout import Buffer  # importing h5py takes half a second
 
-NUM_TRIED = 100
+_NUM_TRIED = 100
 """Samples that are tried; one must be readable, so that shapes and dtypes are known."""
 
 _CHUNK_BYTES = 4 * 2**10
@@ -204,7 +205,7 @@ class FieldRule:
 
 
 def field_rules(
-    name: str, source: Source, refs: Sequence[SampleRef], pack: PackSpec
+    name: str, source: Source, pack: PackSpec, *samples: SampleTable
 ) -> tuple[FieldRule, ...]:
     """Return how each field is kept, shapes taken from the first sample that can be read.
 
@@ -215,15 +216,16 @@ def field_rules(
     first = (_first_rule(each, pack) for each in source.fields)
     rules = sorted(first, key=lambda rule: rule.info.name == "label")
     bad: list[Quarantined] = []
-    for ref in refs[:NUM_TRIED]:
-        (values,) = source.read([ref])  # one by one: the first one is mostly all that is needed
+    each = (table[at : at + 1] for table in samples for at in range(len(table)))
+    for one in islice(each, _NUM_TRIED):  # the first is mostly all that is needed
+        path, (values,) = one[0].path, source.read(one)
         if isinstance(values, Unreadable):
-            bad.append(Quarantined(path=ref.path, reason=values.reason))
+            bad.append(Quarantined(path=path, reason=values.reason))
             continue
         try:
-            return tuple(rule.with_example(ref.path, values[rule.info.name]) for rule in rules)
+            return tuple(rule.with_example(path, values[rule.info.name]) for rule in rules)
         except UnreadableError as error:
-            bad.append(Quarantined(path=ref.path, reason=str(error)))
+            bad.append(Quarantined(path=path, reason=str(error)))
     raise DataError(
         f"None of the first {len(bad)} samples in {name} can be read: {describe(bad)}",
         "Repair or remove these files or rows, name what stands for missing values in "

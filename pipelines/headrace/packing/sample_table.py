@@ -110,6 +110,10 @@ class SampleTable(Sequence[SampleRef]):
         column = self.table.column(name)
         return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
+    def has(self, name: str) -> bool:
+        """Return whether the table has a column."""
+        return name in self.table.column_names
+
     def numbers(self, name: str) -> NDArray[np.int64]:
         """Return a column of whole numbers, `(num_samples,)`; empty if the table lacks it."""
         column = self.column(name)

@@ -11,18 +11,18 @@ from contextlib import suppress
 from functools import cache, cached_property
 from typing import Any, ClassVar, TypeAlias
 
-from headrace.errors import DataError, RecipeError
+from headrace.errors import DataError, RecipeError, UnreadableError
 from headrace.files.manifest import ColumnNote
 from headrace.objects.protocol import StoredFile
 from headrace.packing.sample_table import CARRIED, SampleTable, files_of, shown
-from headrace.packing.samples import NOTHING, Access, Content, Fields, Unreadable
+from headrace.packing.samples import Fields, Opening
 from headrace.packing.sources.files import is_text_sample, suffix_of
 from headrace.packing.sources.folder import FolderSource
 from headrace.packing.sources.folder_layout import split_named
 from headrace.packing.sources.index import Index
 from headrace.packing.sources.made import MadeSource
 from headrace.packing.sources.parts import patterns_of
-from headrace.packing.sources.source_store import SourceStore
+from headrace.packing.sources.source_store import Content, SourceStore
 from headrace.recipe.dataset import DatasetSpec
 from headrace.recipe.globs import matcher
 
@@ -56,19 +56,19 @@ class AnnotatedSource(FolderSource):
     def is_inside(self, box: Sequence[float], row: Mapping[str, Any]) -> bool:
         """Whether a box has an area, and lies in its image."""
 
-    def _index_of(self, access: Access) -> Index:
-        return _AnnotationIndex(self, self._spec, self._place)
+    def _index_of(self, opening: Opening) -> Index:
+        return _AnnotationIndex(self, opening)
 
 
 class _AnnotationIndex(Index):
     _rows: _Annotations
 
-    def __init__(self, source: AnnotatedSource, spec: DatasetSpec, place: SourceStore) -> None:
-        self._source_of, self._pattern = source, spec.index or source.files
-        super().__init__(spec, place)
+    def __init__(self, source: AnnotatedSource, opening: Opening) -> None:
+        self._source_of, self._pattern = source, opening.spec.index or source.files
+        super().__init__(opening)
 
-    def _found(self, spec: DatasetSpec, access: Access) -> tuple[SourceStore, StoredFile]:
-        return self._place, StoredFile(_Annotations.path, 0, "")
+    def _found(self, opening: Opening) -> tuple[SourceStore, StoredFile]:
+        return opening.place, StoredFile(_Annotations.path, 0, "")
 
     @property
     def paths(self) -> frozenset[str]:
@@ -84,7 +84,7 @@ class _AnnotationIndex(Index):
         return super().matched(listed)
 
     def _source(self, fields: Fields) -> _Annotations:
-        rows = _Annotations(self._spec, self._place, fields, NOTHING)
+        rows = _Annotations(Opening(spec=self._spec, place=self._place, fields=fields))
         rows.source, rows.pattern = self._source_of, self._pattern
         rows.asked = rows.asked.as_index(every=self._every, keeps_lists=True)
         return rows
@@ -158,8 +158,8 @@ class _Annotations(MadeSource):
     def _add(
         self, rows: dict[str, dict[str, Any]], find: _Finder, file: str, content: Content
     ) -> None:
-        if isinstance(content, Unreadable):
-            raise ValueError(content.reason)  # noqa: TRY004  the file is at fault
+        if isinstance(content, UnreadableError):
+            raise ValueError(content.what)  # noqa: TRY004  the file is at fault
         for image, values in self.source.annotated(file, content):
             _check(values)
             path = find(file, image)

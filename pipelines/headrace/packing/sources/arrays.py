@@ -18,6 +18,7 @@ from headrace.objects.protocol import Check, StoredFile
 from headrace.packing.samples import Fields, SourceField, Unreadable
 from headrace.packing.sources.arrow_columns import coded
 from headrace.packing.sources.files import damaged, is_zarr, package
+from headrace.packing.sources.listing import Asked
 from headrace.packing.sources.row_container import Cell, ColumnOfRows, RowContainer
 from headrace.packing.sources.rows import RowSource
 from headrace.packing.sources.source_store import refuse_link
@@ -64,12 +65,12 @@ def _column(array: Any) -> ForeignColumn:
 
 
 class ArrayRows(RowContainer):
-    """Rows of arrays; of those named, or of all if none is."""
+    """Rows of arrays; of those that the recipe names, or of all if it names none."""
 
-    def __init__(self, file: ForeignFile | Arrays, name: str, named: Sequence[str]) -> None:
+    def __init__(self, file: ForeignFile | Arrays, name: str, asked: Asked) -> None:
         self._file = file
         self._name = name
-        self._named = named  # datasets that the recipe names; empty for all
+        self._named = [] if asked.every else asked.named
 
     @property
     def parts(self) -> Mapping[int, int]:
@@ -160,7 +161,6 @@ class NpzSource(RowSource):
     """Rows of the arrays of `.npz` files."""
 
     form = "npz"
-    suffixes = (".npz",)
     stays_open = True
 
     def container(self, path: str, stream: BinaryIO, closing: ExitStack) -> RowContainer:
@@ -169,14 +169,13 @@ class NpzSource(RowSource):
             arrays = decode_arrays(stream.read())
         except UnreadableError as error:
             raise ValueError(str(error)) from error
-        return ArrayRows(Arrays(arrays), name, [] if self.asked.every else self.asked.named)
+        return ArrayRows(Arrays(arrays), name, self.asked)
 
 
 class ZarrSource(RowSource):
     """Rows of the arrays of a Zarr group, and of the groups in it."""
 
     form = "zarr"
-    suffixes = ()
     stays_open = True
 
     def containers(self, check: Check | None = None) -> Sequence[StoredFile]:
@@ -208,8 +207,7 @@ class ZarrSource(RowSource):
             zarr = package("zarr", self._place.name)
             arrays = dict(_arrays_in(zarr.open_group(str(self._place.folder), mode="r")))
             self.notes = tuple(_gaps(arrays))
-            named = [] if self.asked.every else self.asked.named
-            yield ArrayRows(Arrays(arrays), self._place.name, named)
+            yield ArrayRows(Arrays(arrays), self._place.name, self.asked)
 
 
 def _arrays_in(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -17,10 +17,10 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import DataError, RecipeError
+from headrace.errors import DataError, RecipeError, UnreadableError
 from headrace.objects.protocol import Check, StoredFile
 from headrace.packing.sample_table import files_of, give_back_small_blocks
-from headrace.packing.samples import Fields, SourceField, Unreadable
+from headrace.packing.samples import Fields, SourceField
 from headrace.packing.sources.arrow_columns import (
     as_plain,
     coded,
@@ -28,7 +28,7 @@ from headrace.packing.sources.arrow_columns import (
     field_of_type,
     has_content,
 )
-from headrace.packing.sources.files import damaged, matching
+from headrace.packing.sources.files import chosen, damaged, matching
 from headrace.packing.sources.row_container import ColumnOfRows, RowContainer
 from headrace.packing.sources.rows import RowSource
 from headrace.shards.format import most_bytes
@@ -47,7 +47,6 @@ class ParquetSource(RowSource):
     """Rows of Parquet files; row groups are read piece by piece."""
 
     form = "parquet"
-    suffixes = (".parquet",)
     stays_open = True
 
     def container(self, path: str, stream: BinaryIO, closing: ExitStack) -> RowContainer:
@@ -60,7 +59,6 @@ class HuggingFaceSource(RowSource):
     """Rows of the Arrow files of a dataset, or of the datasets of a `DatasetDict` (its splits)."""
 
     form = "huggingface"
-    suffixes = (".arrow",)
     what = "Hugging Face"
     _is_dict = False
 
@@ -79,7 +77,7 @@ class HuggingFaceSource(RowSource):
                 f"No {_STATE} below {self._place.name} names a file",
                 "Set dataset.source to a folder that save_to_disk wrote.",
             )
-        return sorted(matching(found, self._place.name, self._include))
+        return sorted(matching(found, self._place.name, chosen(self._spec)))
 
     def split_of(self, path: str) -> str | None:
         """The folder of a `DatasetDict` that a file lies in."""
@@ -97,8 +95,8 @@ class HuggingFaceSource(RowSource):
         (content,) = self._place.read([state])
         name = f"{self._place.name}/{state.path}"
         try:
-            if isinstance(content, Unreadable):
-                raise DataError(f"{name} cannot be read: {content.reason}")
+            if isinstance(content, UnreadableError):
+                raise DataError(f"{name} cannot be read: {content.what}")
             named = [str(entry["filename"]) for entry in json.loads(content)["_data_files"]]
         except (ValueError, KeyError, TypeError) as error:
             raise damaged(name, "state of a Hugging Face dataset", repr(error)) from error

@@ -16,11 +16,10 @@ class Hdf5Source(RowSource):
     """Rows of the datasets of HDF5 files."""
 
     form = "hdf5"
-    suffixes = (".h5", ".hdf5")
     what = "HDF5"
 
     def container(self, path: str, stream: BinaryIO, closing: ExitStack) -> RowContainer:
         name, folder = f"{self._place.name}/{path}", self._place.folder
         file = ForeignFile(folder / path if folder else stream, name, limited)
         closing.enter_context(file)
-        return ArrayRows(file, name, [] if self.asked.every else self.asked.named)
+        return ArrayRows(file, name, self.asked)

@@ -19,7 +19,7 @@ from headrace.files.manifest import ColumnNote
 from headrace.objects.protocol import Check
 from headrace.packing.column_notes import is_notable, remark
 from headrace.packing.sample_table import SampleTable
-from headrace.packing.samples import Access, Fields, SourceField, Unreadable
+from headrace.packing.samples import Fields, Opening, SourceField, Unreadable
 from headrace.packing.sources.arrow_columns import coded, column_of
 from headrace.packing.sources.cells import (
     JSON,
@@ -53,8 +53,6 @@ from headrace.packing.sources.row_container import (
     RowContainer,
 )
 from headrace.packing.sources.rows import RowSource
-from headrace.packing.sources.source_store import SourceStore
-from headrace.recipe.dataset import DatasetSpec
 
 logger = logging.getLogger(__name__)
 
@@ -312,11 +310,8 @@ class LineTable(RowContainer):
 class LineSource(RowSource):
     """Rows of files of lines."""
 
-    def __init__(
-        self, spec: DatasetSpec, place: SourceStore, fields: Fields, access: Access
-    ) -> None:
-        super().__init__(spec, place, fields, access)
-        self._encoding = spec.encoding
+    def __init__(self, opening: Opening) -> None:
+        super().__init__(opening)
         self._tallies: dict[str, Tally] = {}
         self._scans: dict[str, _Scan] = {}
         self._kinds: dict[str, str] = {}
@@ -326,7 +321,7 @@ class LineSource(RowSource):
         """Return how lines of a file are read."""
 
     def container(self, path: str, stream: BinaryIO, closing: ExitStack) -> LineTable:
-        text = _as_utf8(stream, self._encoding, closing)
+        text = _as_utf8(stream, self._spec.encoding, closing)
         scanned = self._scans.setdefault(path, _Scan())
         return LineTable(text, self.lines(path), self._kinds, scanned)
 
@@ -379,7 +374,6 @@ class CsvSource(LineSource):
     """Rows of CSV files."""
 
     form = "csv"
-    suffixes = (".csv", ".tsv")
 
     def lines(self, path: str) -> LineFormat:
         return CsvFormat(tabs=suffix_of(path) == ".tsv")
@@ -389,7 +383,6 @@ class JsonLinesSource(LineSource):
     """Objects of JSONL files."""
 
     form = "jsonl"
-    suffixes = (".jsonl", ".ndjson")
 
     def lines(self, path: str) -> LineFormat:
         return JsonLinesFormat()

@@ -14,15 +14,14 @@ from headrace.errors import DataError, RecipeError, UnreadableError
 from headrace.fields.field_kind import Value, kind_named
 from headrace.objects.protocol import Check, StoredFile
 from headrace.packing.sample_table import (
-    SampleRef,
     SampleTable,
     by_path,
     columns_of,
     joined,
     shown,
 )
-from headrace.packing.samples import Content, SourceField, Unreadable, Values
-from headrace.packing.sources.source_store import SourceStore
+from headrace.packing.samples import SourceField, Unreadable, Values
+from headrace.packing.sources.source_store import Content, SourceStore
 
 T = TypeVar("T")
 
@@ -118,7 +117,7 @@ def _stems(
     return stems.dictionary, files
 
 
-def parts_of(patterns: Patterns, refs: Sequence[SampleRef]) -> list[StoredFile]:
+def parts_of(patterns: Patterns, refs: SampleTable) -> list[StoredFile]:
     """The files of samples, sample after sample, in the order of the fields."""
     first = next(iter(patterns.values()))
     files: list[StoredFile] = []
@@ -131,7 +130,7 @@ def parts_of(patterns: Patterns, refs: Sequence[SampleRef]) -> list[StoredFile]:
 
 
 def values_of(
-    refs: Sequence[SampleRef], contents: Iterator[Content], fields: Sequence[SourceField]
+    refs: SampleTable, contents: Iterator[Content], fields: Sequence[SourceField]
 ) -> Iterator[Values | Unreadable]:
     """Values of samples of one file for each field."""
     converters = [
@@ -151,12 +150,10 @@ def values_of(
 
 def made_of(path: str, content: Content, convert: Callable[[bytes], T]) -> T | Unreadable:
     """What `convert` makes of a file's bytes, or why it cannot."""
-    if isinstance(content, Unreadable):
-        return content
-    if not content:
-        return Unreadable(path, "the file is empty")
     try:
-        return convert(content)
+        if isinstance(content, UnreadableError):
+            raise content
+        return convert(content) if content else Unreadable(path, "the file is empty")
     except UnreadableError as error:
         return Unreadable(path, str(error))
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from posixpath import splitext
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, TypeAlias, TypeVar
 
 from headrace.errors import (
     DataError,
@@ -22,7 +22,6 @@ from headrace.objects.protocol import ByteRange, Check, Store, StoredFile, as_li
 from headrace.objects.store import LocalStore
 from headrace.packing.reading import reading
 from headrace.packing.sample_table import SampleTable, by_path, columns_of
-from headrace.packing.samples import Content, Unreadable
 
 T = TypeVar("T")
 
@@ -30,6 +29,8 @@ HIDDEN = re.compile(
     r"(?:^|/)(?:(?:__MACOSX|@eaDir|\$RECYCLE\.BIN)/|(?:Thumbs\.db|desktop\.ini)$)"
 )  # beside names with a dot
 
+Content: TypeAlias = "bytes | UnreadableError"
+"""Bytes of a whole file, or why there are none."""
 Wanted = Callable[[str], object]
 """Whether a file counts, by its path."""
 
@@ -102,13 +103,10 @@ class SourceStore:
     def read(self, files: Sequence[StoredFile]) -> Iterator[Content]:
         """Bytes of whole files, in order."""
         with _as_listed():
-            for file, content in zip(files, self.store.read_files(files), strict=True):
-                if isinstance(content, UnreadableError):
-                    yield Unreadable(file.path, content.what)
-                elif isinstance(content, DataError):
+            for content in self.store.read_files(files):
+                if isinstance(content, DataError) and not isinstance(content, UnreadableError):
                     raise content
-                else:
-                    yield content
+                yield content
 
     def read_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[bytes]:
         """Bytes of parts of files, in order."""
