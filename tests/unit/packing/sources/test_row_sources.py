@@ -24,8 +24,8 @@ from headrace.objects import fsspec_store
 from headrace.packing.column_notes import note_texts
 from headrace.packing.sample_table import SampleTable
 from headrace.packing.samples import Opening, Source, Unreadable
+from headrace.packing.sources.arrays import Hdf5Source
 from headrace.packing.sources.arrow import HuggingFaceSource
-from headrace.packing.sources.hdf5 import Hdf5Source
 from headrace.packing.sources.open import open_source, with_format
 from headrace.packing.sources.rows import RowSource
 from headrace.packing.sources.source_store import SourceStore
@@ -436,7 +436,7 @@ def test_large_rows_are_read_in_bounded_memory(tmp_path: Path, options: dict[str
     source = open_source(spec_of(tmp_path))
     refs = in_random_order(source)
     assert traced_peak_bytes(source, refs) < 200 * 2**20
-    tenth = [ref for ref in refs if ref.where[1] % 10 == 0]
+    tenth = refs.take(np.flatnonzero(refs.numbers("place_1") % 10 == 0))
     assert traced_peak_bytes(source, tenth) < 150 * 2**20
 
 
