@@ -9,7 +9,9 @@ from itertools import pairwise
 from unicodedata import normalize
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
+from pyarrow import compute as pc
 
 from headrace.errors import RecipeError, UnclearNamesError
 from headrace.files.manifest import ColumnNote, Quarantined
@@ -60,9 +62,6 @@ def with_classes(samples: SampleTable, classes: Sequence[str] = ()) -> SampleTab
         classes: The classes in their order; if empty, the labels are ordered by number if all are
             whole numbers, else by alphabet.
     """
-    import pyarrow as pa
-    from pyarrow import compute as pc
-
     label = samples.column("label")
     if label is None:
         return samples
@@ -151,8 +150,6 @@ def _assign(
     shares: dict[str, float],
     order: NDArray[np.uint64],
 ) -> dict[str, Indices]:
-    from pyarrow import compute as pc
-
     samples, seed = listing.samples, dataset.split_seed
     classes = listing.class_indices if dataset.stratify else ()
     group = samples.column("group")

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+import pyarrow as pa
+
 from headrace.clusters.fleet import Fleet
 from headrace.errors import StorageFullError, TargetFullError
 from headrace.files.layout import LeaseFolder
@@ -88,8 +90,6 @@ def run(context: StepContext) -> dict[str, Any]:
 
 def pack(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
     """As `run`, on workers that the caller chooses."""
-    import pyarrow as pa
-
     give_back_large_blocks()  # a plan makes several columns of millions of samples
     pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own keeps what is freed
     try:

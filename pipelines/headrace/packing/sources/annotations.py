@@ -12,6 +12,8 @@ from dataclasses import replace
 from functools import cache, cached_property
 from typing import Any, ClassVar, TypeAlias
 
+import pyarrow as pa
+
 from headrace.errors import DataError, RecipeError, UnreadableError
 from headrace.files.manifest import ColumnNote
 from headrace.objects.protocol import StoredFile
@@ -123,8 +125,6 @@ class _AnnotationIndex(Index):
 
     def table(self) -> Any:
         """Return what the files say as an Arrow table, and note what is odd."""
-        import pyarrow as pa
-
         rows, of = self._by_image(), self._source_of
         odd = [
             path for path, row in rows.items()
@@ -235,8 +235,6 @@ def _check(values: Mapping[str, Any]) -> None:
 
 def _column(name: str, cells: Sequence[Any]) -> tuple[Any, Any]:
     """Return an Arrow field and its cells: lists of numbers are arrays, others texts of JSON."""
-    import pyarrow as pa
-
     kind = pa.list_(pa.list_(pa.float64(), 4)) if name == "boxes" else None
     lists = [cell for cell in cells if isinstance(cell, list)]
     with suppress(pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, BinaryIO, Literal
 
 import numpy as np
+import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
@@ -130,8 +131,6 @@ class ArrayRows(RowContainer):
             yield ColumnOfRows.of(cells)
 
     def _coded(self, column: str) -> Any:
-        import pyarrow as pa
-
         rows = np.arange(self._columns[column].num_rows)
         cells: Any = self._file.numbers(column, rows)
         if cells is None or cells.ndim != 1 or cells.dtype.kind == "c":

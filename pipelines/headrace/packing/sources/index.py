@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import xxhash
+from pyarrow import compute as pc
 
 from headrace.errors import DataError, RecipeError
 from headrace.files.manifest import ColumnNote
@@ -233,8 +234,6 @@ def _advice(path: str, files: Sequence[str]) -> str:
 
 
 def _are_none_of(texts: Any, others: Any) -> Any:
-    from pyarrow import compute as pc
-
     return pc.invert(pc.is_in(texts, others))
 
 

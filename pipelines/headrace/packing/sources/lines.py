@@ -12,6 +12,7 @@ from tempfile import SpooledTemporaryFile
 from typing import Any, BinaryIO, cast
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.errors import DataError, RecipeError
@@ -130,8 +131,6 @@ class LineTable(RowContainer):
 
     def texts(self, column: str) -> Any:
         """A column of classes, groups, splits or paths as an Arrow array of texts."""
-        import pyarrow as pa
-
         return pa.chunked_array(self._scan.texts[column], pa.string()).combine_chunks()
 
     def place(self, row: int) -> str:
@@ -192,8 +191,6 @@ class LineTable(RowContainer):
         Raises:
             NoTableError: One is neither text nor a whole number.
         """
-        import pyarrow as pa
-
         if cells is None:
             return pa.nulls(len(self._rows(part)[0]), pa.string())
         if not isinstance(cells, list):

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
+import pyarrow as pa
 
 from headrace.errors import DataError, RecipeError, nearest
 from headrace.fields.field_kind import Value, kind_named
@@ -282,8 +283,6 @@ def table_of_rows(
         parts: Rows by the number of the container's part.
         texts: Label, group and split, of those that are known.
     """
-    import pyarrow as pa
-
     num_rows, sizes = sum(parts.values()), list(parts.values())
     columns = {
         "path": repeated(f"{file.path}#{0:0{len(str(num_rows - 1))}}", num_rows),

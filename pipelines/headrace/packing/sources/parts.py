@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.errors import DataError, RecipeError, UnreadableError
@@ -104,8 +105,6 @@ def _stems(
 
     Of the patterns, with their numbers, the first that matches a file counts.
     """
-    import pyarrow as pa
-
     found = (
         next((stem, number) for number, pattern in order if (stem := pattern.stem_of(path)))
         for path in matched.iter_paths()

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.errors import DataError
@@ -85,8 +86,6 @@ class RowSource(Source):
     @contextmanager
     def _naming(self, path: str) -> Iterator[None]:
         """Name the file that cannot be read, in a DataError."""
-        import pyarrow as pa
-
         name, what = f"{self._place.name}/{path}", self.what or self.form
         try:
             yield

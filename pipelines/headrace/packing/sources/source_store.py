@@ -11,6 +11,8 @@ from pathlib import Path
 from posixpath import splitext
 from typing import BinaryIO, TypeAlias, TypeVar
 
+import pyarrow as pa
+
 from headrace.errors import (
     DataError,
     RecipeError,
@@ -67,8 +69,6 @@ class SourceStore:
             RecipeError: A folder is a link, a name is not UTF-8, or a link leaves the folder.
             DataError: Two files have the same path, as in a tar file.
         """
-        import pyarrow as pa
-
         self.left_out.clear()
         chosen = partial(self._is_chosen, wanted)
         found: Iterator[tuple[str, int, str | int]] = self._told(self._files(chosen, check))

@@ -8,6 +8,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from headrace.errors import RecipeError
 from headrace.packing.samples import Opening
 from headrace.packing.sources.files import package
@@ -58,8 +60,6 @@ class SqlSource(MadeSource):
 
 
 def _sqlite(path: Path, query: str) -> Iterator[Any]:
-    import pyarrow as pa
-
     def allow(action: int, *_: object) -> int:
         return sqlite3.SQLITE_OK if action in _READS else sqlite3.SQLITE_DENY
 

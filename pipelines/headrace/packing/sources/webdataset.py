@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any, BinaryIO
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.errors import DataError, nearest
@@ -126,8 +127,6 @@ class WebDatasetSource(Source):
         self, file: StoredFile, samples: _TarSamples, stream: BinaryIO, dtypes: set[str]
     ) -> Any:
         """Return the samples of a tar file as a table, and add the types of numeric labels."""
-        import pyarrow as pa
-
         chosen = [samples.files(endings) for endings in self._keys.values()]
         roles = {"label": None if self._labels == "none" else self._label_key, **self._roles}
         texts = {role: samples.texts(stream, name) for role, name in roles.items() if name}
@@ -172,8 +171,6 @@ class _TarSamples:
 
     def __init__(self, name: str, found: Iterator[Member]) -> None:
         self.name = name
-        import pyarrow as pa
-
         columns = columns_of(found, pa.large_string(), pa.int64(), pa.int64())
         self.paths, self.starts, self.sizes = columns[0], *map(np.asarray, columns[1:])
         keys, endings = extracted(self.paths, _PARTS)
