@@ -315,9 +315,20 @@ def _options(given: SourceField, pack: PackSpec) -> PackField:
 def _first_rule(given: SourceField, pack: PackSpec) -> FieldRule:
     """Return a rule before an example is known: without a shape, with a dtype only if given."""
     kind, decode = check_options(given, pack)
-    options = _options(given, pack)
+    options, turned = _options(given, pack), not decode and "orientation" in kind.options
+    if given.dtype:
+        dtype = options.dtype or given.dtype
+        info = FieldInfo(name=given.name, dtype=dtype, layout="fixed")
+    else:
+        info = FieldInfo(
+            name=given.name,
+            dtype="uint8",
+            layout="ragged",
+            encoding=given.encoding or kind.encodings[0],
+            orientation=(options.orientation or "apply") if turned else None,
+        )
     return FieldRule(
-        info=_first_info(given, kind, options, decode=decode),
+        info=info,
         kind=kind,
         decode=decode,
         check=pack.check == "decode",
@@ -329,17 +340,3 @@ def options_set(options: PackField) -> list[str]:
     """Return the keys that are set, of those that apply to some kinds only."""
     known = sorted(options_of_kinds())
     return [name for name in known if getattr(options, name) not in (None, "none")]
-
-
-def _first_info(given: SourceField, kind: Kind, options: PackField, *, decode: bool) -> FieldInfo:
-    if given.dtype:
-        dtype = options.dtype or given.dtype
-        return FieldInfo(name=given.name, dtype=dtype, layout="fixed")
-    turned = not decode and "orientation" in kind.options
-    return FieldInfo(
-        name=given.name,
-        dtype="uint8",
-        layout="ragged",
-        encoding=given.encoding or kind.encodings[0],
-        orientation=(options.orientation or "apply") if turned else None,
-    )

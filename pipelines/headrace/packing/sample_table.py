@@ -262,7 +262,7 @@ def files_of(refs: Iterable[SampleRef]) -> list[StoredFile]:
 
 
 def stop_within(ends: NDArray[np.int64], start: int, num_bytes: int) -> int:
-    """Return the end of the samples from one on that fit into some bytes; that one in any case.
+    """Return where the samples end that fit into some bytes, from a first one on; at least one.
 
     `ends` has the bytes up to the end of each sample.
     """
