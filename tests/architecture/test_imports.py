@@ -18,6 +18,7 @@ LIGHT = (
     "headrace.execution.execute",
     "headrace.execution.reap",
     "headrace.cli.commands",
+    "headrace.packing.recipe_check",
     "headrace_probes.command",
     "headrace_probes.probe_kind",
 )

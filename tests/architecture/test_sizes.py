@@ -23,7 +23,7 @@ BUDGETS = {
     "headrace/leases": 404,
     "headrace/ledger": 2239,
     "headrace/objects": 1486,
-    "headrace/packing": 9106,
+    "headrace/packing": 8928,
     "headrace/processes": 1365,
     "headrace/recipe": 6356,
     "headrace/report": 122,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import compute as pc
 
 from headrace.errors import DataError, ManifestError, NoDatasetError
 from headrace.files.atomic import read_record
@@ -35,6 +38,13 @@ class Base:
     planned: tuple[PlannedShard, ...]
     """Plans of its shards, in the order of the manifest."""
     packed: tuple[PackedShard, ...]
+
+    def example(self, listed: SampleTable) -> SampleTable:
+        """Return one of its samples, with which others are compared; none if it is not listed."""
+        known = self.planned[0].samples[0].path
+        at = bisect_left(listed, known, key=lambda ref: ref.path)
+        found: SampleTable = listed[at : at + 1]
+        return found if found.paths.to_pylist() == [known] else SampleTable(found.table[:0])
 
     def first_numbers(self) -> FirstNumbers:
         """Numbers that new samples and shards begin with."""
@@ -103,16 +113,13 @@ def read_base(target: PackTarget) -> Base:
 
 def new_samples(base: Base, listing: SourceListing) -> SourceListing:
     """The samples of a listing that the dataset does not have."""
-    import pyarrow as pa
-    from pyarrow import compute
-
     plans = [plan.samples for plan in base.planned]
     packed = pa.concat_tables(list(map(_as_table, plans)))
     found = _as_table(listing.samples)
-    at = compute.index_in(found["path"], packed["path"].combine_chunks())
-    was, now = packed.take(compute.drop_null(at)), found.filter(at.is_valid())
-    same = compute.and_(*(compute.equal(now[name], was[name]) for name in ("size", "version")))
-    changed = now.filter(compute.invert(same))["path"].to_pylist()
+    at = pc.index_in(found["path"], packed["path"].combine_chunks())
+    was, now = packed.take(pc.drop_null(at)), found.filter(at.is_valid())
+    same = pc.and_(*(pc.equal(now[name], was[name]) for name in ("size", "version")))
+    changed = now.filter(pc.invert(same))["path"].to_pylist()
     if changed:
         raise DataError(
             f"{len(changed):,} samples changed since they were packed into {base.location}: "
@@ -126,8 +133,6 @@ def new_samples(base: Base, listing: SourceListing) -> SourceListing:
 
 def _as_table(samples: SampleTable) -> Any:
     """Path, size and version of samples as a table of Arrow's."""
-    import pyarrow as pa
-
     versions = samples.column("version").cast("large_string")
     return pa.table({"path": samples.paths, "size": samples.numbers("bytes"), "version": versions})
 

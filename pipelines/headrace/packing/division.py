@@ -9,11 +9,13 @@ from itertools import pairwise
 from unicodedata import normalize
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
+from pyarrow import compute as pc
 
 from headrace.errors import RecipeError, UnclearNamesError
 from headrace.files.manifest import ColumnNote, Quarantined
-from headrace.packing.sample_table import SampleTable, joined, narrow, strings
+from headrace.packing.sample_table import SampleTable, joined, narrow, stop_within, strings
 from headrace.packing.samples import READ_BYTES
 from headrace.packing.sources.folder_layout import split_named
 from headrace.packing.splits import Indices, assign_groups, assign_splits, in_order
@@ -60,9 +62,6 @@ def with_classes(samples: SampleTable, classes: Sequence[str] = ()) -> SampleTab
         classes: The classes in their order; if empty, the labels are ordered by number if all are
             whole numbers, else by alphabet.
     """
-    import pyarrow as pa
-    from pyarrow import compute as pc
-
     label = samples.column("label")
     if label is None:
         return samples
@@ -151,8 +150,6 @@ def _assign(
     shares: dict[str, float],
     order: NDArray[np.uint64],
 ) -> dict[str, Indices]:
-    from pyarrow import compute as pc
-
     samples, seed = listing.samples, dataset.split_seed
     classes = listing.class_indices if dataset.stratify else ()
     group = samples.column("group")
@@ -237,11 +234,8 @@ def _edges(sizes: NDArray[np.int64], pack: PackSpec) -> Iterator[tuple[int, int]
     ends = np.cumsum(sizes)
     start, total = 0, len(sizes)
     while start < total:
-        if pack.shard_samples:
-            stop = start + pack.shard_samples
-        else:
-            before = int(ends[start - 1]) if start else 0
-            stop = int(np.searchsorted(ends, before + int(pack.shard_bytes), side="right"))
-        stop = min(total, max(stop, start + 1))
-        yield start, stop
+        stop = start + (pack.shard_samples or 0)
+        if not pack.shard_samples:
+            stop = stop_within(ends, start, int(pack.shard_bytes))
+        yield start, min(stop, total)
         start = stop

@@ -9,6 +9,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from headrace.fields.field_kind import (
     options_of_kinds,
 )
 from headrace.files.manifest import FieldInfo, Quarantined
-from headrace.packing.sample_table import SampleRef
+from headrace.packing.sample_table import SampleTable
 from headrace.packing.samples import Source, SourceField, Unreadable
 from headrace.recipe.dataset import PackField, PackSpec
 
@@ -204,7 +205,7 @@ class FieldRule:
 
 
 def field_rules(
-    name: str, source: Source, refs: Sequence[SampleRef], pack: PackSpec
+    name: str, source: Source, pack: PackSpec, *samples: SampleTable
 ) -> tuple[FieldRule, ...]:
     """Return how each field is kept, shapes taken from the first sample that can be read.
 
@@ -215,15 +216,16 @@ def field_rules(
     first = (_first_rule(each, pack) for each in source.fields)
     rules = sorted(first, key=lambda rule: rule.info.name == "label")
     bad: list[Quarantined] = []
-    for ref in refs[:NUM_TRIED]:
-        (values,) = source.read([ref])  # one by one: the first one is mostly all that is needed
+    each = (table[at : at + 1] for table in samples for at in range(len(table)))
+    for one in islice(each, NUM_TRIED):  # the first is mostly all that is needed
+        path, (values,) = one[0].path, source.read(one)
         if isinstance(values, Unreadable):
-            bad.append(Quarantined(path=ref.path, reason=values.reason))
+            bad.append(Quarantined(path=path, reason=values.reason))
             continue
         try:
-            return tuple(rule.with_example(ref.path, values[rule.info.name]) for rule in rules)
+            return tuple(rule.with_example(path, values[rule.info.name]) for rule in rules)
         except UnreadableError as error:
-            bad.append(Quarantined(path=ref.path, reason=str(error)))
+            bad.append(Quarantined(path=path, reason=str(error)))
     raise DataError(
         f"None of the first {len(bad)} samples in {name} can be read: {describe(bad)}",
         "Repair or remove these files or rows, name what stands for missing values in "
@@ -313,9 +315,20 @@ def _options(given: SourceField, pack: PackSpec) -> PackField:
 def _first_rule(given: SourceField, pack: PackSpec) -> FieldRule:
     """Return a rule before an example is known: without a shape, with a dtype only if given."""
     kind, decode = check_options(given, pack)
-    options = _options(given, pack)
+    options, turned = _options(given, pack), not decode and "orientation" in kind.options
+    if given.dtype:
+        dtype = options.dtype or given.dtype
+        info = FieldInfo(name=given.name, dtype=dtype, layout="fixed")
+    else:
+        info = FieldInfo(
+            name=given.name,
+            dtype="uint8",
+            layout="ragged",
+            encoding=given.encoding or kind.encodings[0],
+            orientation=(options.orientation or "apply") if turned else None,
+        )
     return FieldRule(
-        info=_first_info(given, kind, options, decode=decode),
+        info=info,
         kind=kind,
         decode=decode,
         check=pack.check == "decode",
@@ -327,17 +340,3 @@ def options_set(options: PackField) -> list[str]:
     """Return the keys that are set, of those that apply to some kinds only."""
     known = sorted(options_of_kinds())
     return [name for name in known if getattr(options, name) not in (None, "none")]
-
-
-def _first_info(given: SourceField, kind: Kind, options: PackField, *, decode: bool) -> FieldInfo:
-    if given.dtype:
-        dtype = options.dtype or given.dtype
-        return FieldInfo(name=given.name, dtype=dtype, layout="fixed")
-    turned = not decode and "orientation" in kind.options
-    return FieldInfo(
-        name=given.name,
-        dtype="uint8",
-        layout="ragged",
-        encoding=given.encoding or kind.encodings[0],
-        orientation=(options.orientation or "apply") if turned else None,
-    )

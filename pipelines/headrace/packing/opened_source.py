@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import PurePosixPath
 
 from headrace.fields.field_kind import kind_named
 from headrace.files.manifest import Manifest, Quarantined
+from headrace.objects.protocol import Check
 from headrace.packing.division import SourceListing, check_names, with_classes
 from headrace.packing.packing_plan import pack_key, sources_key
 from headrace.packing.sample_table import SampleTable, shown
@@ -21,9 +21,6 @@ from headrace.packing.target import PackTarget
 from headrace.recipe.dataset import DatasetSpec, PackField, PackSpec
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
-
-Check = Callable[[], None]
-"""Called often; may raise to stop."""
 
 _HOLDS_EXIF = re.compile(r"(?s).*\.(?:jpe?g|tiff?|webp)", re.IGNORECASE).fullmatch
 _DEFAULT = PackField()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
+
+import pyarrow as pa
 
 from headrace.clusters.fleet import Fleet
 from headrace.errors import StorageFullError, TargetFullError
@@ -19,6 +20,7 @@ from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.objects.store import is_remote, open_store
 from headrace.packing.append import (
     SETTINGS,
+    Base,
     check_fields,
     find_base,
     new_samples,
@@ -26,7 +28,7 @@ from headrace.packing.append import (
     together,
 )
 from headrace.packing.column_notes import note_texts
-from headrace.packing.fields import NUM_TRIED, FieldRule, field_rules
+from headrace.packing.fields import FieldRule, field_rules
 from headrace.packing.opened_source import ListedSource, OpenedSource
 from headrace.packing.pack_shard import (
     PackedShard,
@@ -88,8 +90,6 @@ def run(context: StepContext) -> dict[str, Any]:
 
 def pack(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
     """As `run`, on workers that the caller chooses."""
-    import pyarrow as pa
-
     give_back_large_blocks()  # a plan makes several columns of millions of samples
     pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own keeps what is freed
     try:
@@ -112,7 +112,7 @@ def _dataset(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
     opened = found.listed(context.check)
     new = opened.new_target(site)
     base, warnings = _base(context, opened, new)
-    target, work = (new, _pack) if base is None else (base, _append)
+    target = new if base is None else base
     manifest, reused = target.reusable(opened.key), True
     if manifest is None:
         target.lock_file.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,8 @@ def _dataset(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
         with exclusive_while(target.lock_file, context.check):
             manifest = target.reusable(opened.key)
             if manifest is None:
-                manifest, reused = work(context, open_fleet, opened, target), False
+                old, reused = None if base is None else read_base(base), False
+                manifest = _packed(context, open_fleet, opened, target, old)
     if opened.sources_key:
         target.remember(opened.sources_key, manifest.pack_key)
     outputs = _ended(context, target, manifest, reused=reused)
@@ -135,16 +136,6 @@ def _ended(
     return _outputs(target.location, manifest, reused=reused)
 
 
-def _pack(
-    context: StepContext, open_fleet: OpenFleet, opened: ListedSource, target: PackTarget
-) -> Manifest:
-    recipe, listing = context.recipe, opened.listing
-    rules = field_rules(listing.source, opened.source, listing.samples, recipe.pack)
-    plan = make_plan(opened.dataset, recipe.pack, listing, rules, key=opened.key)
-    packed = _packed_shards(context, open_fleet, target, (opened, rules, plan))
-    return _published(context, target, merge(plan, packed, _provenance(context, opened)))
-
-
 def _base(
     context: StepContext, opened: ListedSource, target: PackTarget
 ) -> tuple[PackTarget | None, tuple[str, ...]]:
@@ -157,22 +148,28 @@ def _base(
     return find_base(target, context.recipe.named_dataset.name, settings)
 
 
-def _append(
-    context: StepContext, open_fleet: OpenFleet, opened: ListedSource, target: PackTarget
+def _packed(
+    context: StepContext,
+    open_fleet: OpenFleet,
+    opened: ListedSource,
+    target: PackTarget,
+    base: Base | None,
 ) -> Manifest:
-    base = read_base(target)
-    listing = new_samples(base, opened.listing)
-    if not listing.samples:
-        return base.manifest
-    samples, known = opened.listing.samples, base.planned[0].samples[0].path
-    at = bisect_left(samples, known, key=lambda ref: ref.path)
-    old = [ref for ref in samples[at : at + 1] if ref.path == known]
-    tried = (*old, *listing.samples[:NUM_TRIED])
-    rules = field_rules(listing.source, opened.source, tried, context.recipe.pack)
-    first = base.first_numbers()
-    plan = make_plan(opened.dataset, context.recipe.pack, listing, rules, first, opened.key)
-    check_fields(base, plan)
+    """Pack a listing into a new dataset, or what is new of it into one that is there."""
+    pack, listing = context.recipe.pack, opened.listing
+    old, first = listing.samples[:0], None
+    if base is not None:
+        old, first = base.example(listing.samples), base.first_numbers()
+        listing = new_samples(base, listing)
+        if not listing.samples:
+            return base.manifest
+    rules = field_rules(listing.source, opened.source, pack, old, listing.samples)
+    plan = make_plan(opened.dataset, pack, listing, rules, first, opened.key)
+    if base is not None:
+        check_fields(base, plan)
     packed = _packed_shards(context, open_fleet, target, (opened, rules, plan))
+    if base is None:
+        return _published(context, target, merge(plan, packed, _provenance(context, opened)))
     manifest = merge(*together(base, plan, packed), _provenance(context, opened))
     target.keep(base.manifest)
     update = {"version": base.manifest.version + 1}

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
+from pyarrow import compute as pc
 from pydantic import Field
 
 from headrace.errors import StepError
@@ -82,8 +84,6 @@ class PlannedShard(Record, arbitrary_types_allowed=True):
         Raises:
             StorageFullError: The disk is full.
         """
-        import pyarrow as pa
-
         table = self.samples.compact().table
         table = table.replace_schema_metadata({_HEAD: self.model_dump_json()})
         with (
@@ -100,8 +100,6 @@ class PlannedShard(Record, arbitrary_types_allowed=True):
         Raises:
             StepError: The file is damaged, or of an earlier release.
         """
-        import pyarrow as pa
-
         content = read_bytes(path)
         if content is None:
             return None
@@ -267,9 +265,6 @@ def _every(
 
 def _hash_texts(state: xxhash.xxh3_128, texts: Any) -> None:
     """Add an Arrow array of texts or times to a hash; no others give the same bytes."""
-    import pyarrow as pa
-    from pyarrow import compute as pc
-
     if pa.types.is_integer(texts.type):
         state.update(np.asarray(texts, dtype="<i8").tobytes())
         return

@@ -9,8 +9,8 @@ from headrace.errors import RecipeError
 from headrace.fields.field_kind import kinds
 from headrace.packing.fields import check_names, check_options, options_set
 from headrace.packing.samples import SourceField
-from headrace.packing.sources.files import field_of, no_second_label
-from headrace.packing.sources.open import FORMS, NAMED, class_of, refuse_file
+from headrace.packing.sources.files import FORMS, field_of, no_second_label
+from headrace.packing.sources.open import class_of, refuse_file
 from headrace.packing.sources.parts import patterns_of
 from headrace.recipe.dataset import DatasetSpec, PackSpec
 
@@ -54,7 +54,7 @@ def _check_form(dataset: DatasetSpec) -> None:
     form = "function" if dataset.reader is not None else dataset.format
     if form == "auto":
         patterns_of(dataset.fields)
-    every = [each for each in FORMS if each not in NAMED]
+    every = [each for each in FORMS if FORMS[each].taken != "named"]
     forms = every if form == "auto" else [form]
     _unless_all_refuse(lambda each: class_of(each).check_spec(dataset), forms)
 

@@ -8,7 +8,9 @@ from itertools import islice, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
+from pyarrow import compute as pc
 
 from headrace.errors import DataError
 from headrace.objects.protocol import StoredFile
@@ -58,8 +60,6 @@ class SampleTable(Sequence[SampleRef]):
     @classmethod
     def of(cls, *, path: Any, places: Iterable[Any] = (), **columns: Any) -> SampleTable:
         """Return samples of Arrow or NumPy arrays; a role may be a list of texts, or None."""
-        import pyarrow as pa
-
         columns["path"] = path if isinstance(path, pa.Array) else strings(path)
         for role in ROLES:
             cells = columns.pop(role, None)
@@ -73,14 +73,10 @@ class SampleTable(Sequence[SampleRef]):
     @classmethod
     def concatenated(cls, tables: Sequence[Any]) -> SampleTable:
         """Return the samples of tables of the same columns."""
-        import pyarrow as pa
-
         return cls(pa.concat_tables(tables)).compact()
 
     def compact(self) -> SampleTable:
         """Return the same samples in fewer bytes: short numbers, no values without a sample."""
-        import pyarrow as pa
-
         columns = {name: self.column(name) for name in self.table.column_names}
         for name, column in columns.items():
             if pa.types.is_dictionary(column.type):
@@ -91,8 +87,6 @@ class SampleTable(Sequence[SampleRef]):
 
     def with_columns(self, **columns: Any) -> SampleTable:
         """Return the samples with columns added or replaced, or removed where one is None."""
-        import pyarrow as pa
-
         own = zip(self.table.column_names, self.table.columns, strict=True)
         whole = {
             name: column for name, column in (dict(own) | columns).items() if column is not None
@@ -110,6 +104,10 @@ class SampleTable(Sequence[SampleRef]):
         column = self.table.column(name)
         return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
+    def has(self, name: str) -> bool:
+        """Return whether the table has a column."""
+        return name in self.table.column_names
+
     def numbers(self, name: str) -> NDArray[np.int64]:
         """Return a column of whole numbers, `(num_samples,)`; empty if the table lacks it."""
         column = self.column(name)
@@ -123,9 +121,6 @@ class SampleTable(Sequence[SampleRef]):
     @property
     def paths(self) -> Any:
         """Paths of all samples, a `pyarrow.LargeStringArray`."""
-        import pyarrow as pa
-        from pyarrow import compute as pc
-
         path = self.column("path")
         if not pa.types.is_dictionary(path.type):
             return path
@@ -144,9 +139,6 @@ class SampleTable(Sequence[SampleRef]):
 
     def path_lengths(self, *, in_bytes: bool) -> NDArray[np.int64]:
         """Return the characters, or bytes in UTF-8, of each path."""
-        import pyarrow as pa
-        from pyarrow import compute as pc
-
         length = pc.binary_length if in_bytes else pc.utf8_length
         path = self.column("path")
         if pa.types.is_dictionary(path.type):  # all rows of a container have names of one length
@@ -192,8 +184,6 @@ def columns_of(rows: Iterable[Sequence[Any]], *types: Any) -> list[Any]:
     Raises:
         UnicodeEncodeError: A text is not UTF-8.
     """
-    import pyarrow as pa
-
     chunks: list[list[Any]] = [[] for _ in types]
     left = iter(rows)
     while some := tuple(islice(left, _AT_ONCE)):
@@ -208,23 +198,16 @@ def columns_of(rows: Iterable[Sequence[Any]], *types: Any) -> list[Any]:
 
 def give_back_small_blocks() -> None:
     """Give memory that was freed in small blocks, as of parts of a table, back to the system."""
-    import pyarrow as pa
-
     pa.default_memory_pool().release_unused()
 
 
 def strings(texts: Any) -> Any:
     """Return texts as a `pyarrow.LargeStringArray`."""
-    import pyarrow as pa
-
     return pa.array(texts, pa.large_string())
 
 
 def joined(*parts: Any, separator: str = "") -> Any:
     """Return the texts of several arrays, or of one text and arrays, joined row by row."""
-    import pyarrow as pa
-    from pyarrow import compute as pc
-
     large = [
         pa.scalar(part, pa.large_string()) if isinstance(part, str) else part for part in parts
     ]
@@ -233,15 +216,11 @@ def joined(*parts: Any, separator: str = "") -> Any:
 
 def repeated(text: str, times: int) -> Any:
     """Return a text, repeated, as a dictionary array."""
-    import pyarrow as pa
-
     return pa.DictionaryArray.from_arrays(np.zeros(times, dtype=np.int32), strings([text]))
 
 
 def coded_texts(texts: Sequence[str | None], codes: Any) -> Any:
     """Return a dictionary array of texts by their codes; equal texts become one value."""
-    import pyarrow as pa
-
     found = strings(texts).dictionary_encode()
     return pa.DictionaryArray.from_arrays(found.indices.take(codes), found.dictionary)
 
@@ -252,8 +231,6 @@ def extracted(texts: Any, pattern: str) -> list[Any]:
     Raises:
         LookupError: The pattern does not match the text that is the error's argument.
     """
-    from pyarrow import compute as pc
-
     found = pc.extract_regex(texts, pattern)
     if found.null_count:
         raise LookupError(texts[pc.index(found.is_null(), True).as_py()].as_py())
@@ -262,18 +239,12 @@ def extracted(texts: Any, pattern: str) -> list[Any]:
 
 def narrow(numbers: Any) -> Any:
     """Return whole numbers that are not negative in the fewest bytes that hold them."""
-    import pyarrow as pa
-    from pyarrow import compute as pc
-
     most = pc.max(numbers).as_py() or 0
     return numbers.cast(pa.from_numpy_dtype(np.min_scalar_type(most)))
 
 
 def _compact(column: Any) -> Any:
     """Return a dictionary array without unused values, the others in their order."""
-    import pyarrow as pa
-    from pyarrow import compute as pc
-
     used = pc.unique(column.indices).drop_null().sort()
     codes = narrow(pc.index_in(column.indices, used))
     return pa.DictionaryArray.from_arrays(codes, column.dictionary.take(used))
@@ -290,6 +261,15 @@ def files_of(refs: Iterable[SampleRef]) -> list[StoredFile]:
     return [StoredFile(*ref[:3]) for ref in refs]
 
 
+def stop_within(ends: NDArray[np.int64], start: int, num_bytes: int) -> int:
+    """Return where the samples end that fit into some bytes, from a first one on; at least one.
+
+    `ends` has the bytes up to the end of each sample.
+    """
+    before = int(ends[start - 1]) if start else 0
+    return max(int(np.searchsorted(ends, before + num_bytes, side="right")), start + 1)
+
+
 def shown(names: Sequence[str]) -> str:
     """Return the first names of a list, for messages."""
     more = ", …" if len(names) > _NUM_SHOWN else ""
@@ -298,8 +278,6 @@ def shown(names: Sequence[str]) -> str:
 
 def in_order(samples: SampleTable) -> tuple[SampleTable, int]:
     """Return samples in the order of their paths, and the first whose path the next has, or -1."""
-    from pyarrow import compute as pc
-
     paths = samples.paths
     if not pc.all(pc.less(paths[:-1], paths[1:])).as_py():
         samples = samples.take(pc.sort_indices(paths))

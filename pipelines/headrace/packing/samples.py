@@ -10,7 +10,8 @@ from typing import Literal, TypeAlias
 from headrace.fields.field_kind import Value
 from headrace.files.manifest import ColumnNote
 from headrace.objects.protocol import Check, StoredFile
-from headrace.packing.sample_table import SampleRef, SampleTable
+from headrace.packing.sample_table import SampleTable
+from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site, StoreOptions
@@ -21,6 +22,11 @@ Values: TypeAlias = Mapping[str, Value]
 READ_BYTES = 2**26
 """Bytes of rows that are read from containers at once, about; large shards hold neighbours of this
 many bytes in random order, so that each is read once."""
+
+
+def bytes_of(value: object) -> int:
+    """Return about how many bytes of memory a value takes."""
+    return len(value) if isinstance(value, bytes | str) else int(getattr(value, "nbytes", 8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +60,6 @@ class Unreadable:
     reason: str
 
 
-Content: TypeAlias = "bytes | Unreadable"
-"""Bytes of a whole file, or why there are none."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Access:
     """What the site allows a source; may be pickled."""
@@ -79,6 +81,19 @@ NOTHING = Access()
 """Local folders and no code."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """What a source is opened with."""
+
+    spec: DatasetSpec
+    """The recipe's dataset."""
+    place: SourceStore
+    """Where its files lie."""
+    fields: Fields = ()
+    """The fields that the listing found, on workers."""
+    access: Access = NOTHING
+
+
 class Source(ABC):
     """Raw samples of one form.
 
@@ -98,6 +113,11 @@ class Source(ABC):
     So are rows of Parquet, Arrow and compressed HDF5 files."""
     quarantined: Sequence[Unreadable] = ()
     """Samples that the listing leaves out, as they have no class, group or split."""
+
+    def __init__(self, opening: Opening) -> None:
+        self.check_spec(opening.spec)
+        self._spec, self._place, self.fields = opening.spec, opening.place, opening.fields
+        self._access = opening.access
 
     @classmethod
     def check_spec(cls, spec: DatasetSpec) -> None:
@@ -125,7 +145,7 @@ class Source(ABC):
         """
 
     @abstractmethod
-    def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:
+    def read(self, refs: SampleTable) -> Iterator[Values | Unreadable]:
         """Yield values of a batch of samples, in the order of `refs`; their bytes are read once.
 
         Raises:

@@ -15,7 +15,7 @@ from headrace.files.checksums import file_xxh3_128
 from headrace.files.layout import SiteFolder
 from headrace.files.machine import told_when_full
 from headrace.files.manifest import Manifest, ShardInfo
-from headrace.files.manifest_file import FILE_NAME, sealed_manifest, write_manifest
+from headrace.files.manifest_file import FILE_NAME, sealed_manifest
 from headrace.objects.store import below, is_remote, open_store, read_manifest_at
 from headrace.recipe.site import Site, StoreOptions
 
@@ -137,11 +137,10 @@ class PackTarget:
 
     def has(self, shard: ShardInfo) -> bool:
         """Whether a shard is there and whole; uploads to S3 are, when they are of its size."""
-        if self.url is None:
-            path = self.folder.path / shard.file
-            return _has_size(path, shard) and file_xxh3_128(path) == shard.xxh3_128
-        found = open_store(self.url, self.s3).stat(shard.file)
-        return found is not None and found.num_bytes == shard.num_bytes
+        if _missing_shards(self.location, self.s3, [shard]):
+            return False
+        path = self.folder.path / shard.file
+        return self.url is not None or file_xxh3_128(path) == shard.xxh3_128
 
     def send(self, file: str) -> None:
         """Move a whole shard to S3, when the dataset lies there."""
@@ -152,19 +151,18 @@ class PackTarget:
 
     def publish(self, manifest: Manifest) -> None:
         """Write the manifest: from now on the dataset is there."""
-        text = sealed_manifest(manifest)
-        with told_when_full(self.folder.path, len(text)):
-            if self.url is None:
-                write_manifest(self.folder.path, manifest)
-                return
-            write_text(self.folder.path / _URL_FILE, self.url)
-        open_store(self.url, self.s3).write(FILE_NAME, text)
+        if self.url is not None:
+            with told_when_full(self.folder.path, len(self.url)):
+                write_text(self.folder.path / _URL_FILE, self.url)
+        self._write(FILE_NAME, manifest)
 
     def keep(self, manifest: Manifest) -> None:
         """Write a manifest that the next version is about to replace, beside it."""
+        self._write(f"manifest-{manifest.version}.json", manifest)
+
+    def _write(self, name: str, manifest: Manifest) -> None:
         text = sealed_manifest(manifest)
         with told_when_full(self.folder.path, len(text)):
-            name = f"manifest-{manifest.version}.json"
             open_store(self.location, self.s3).write(name, text)
 
 
@@ -188,14 +186,10 @@ def packed_dataset(location: str, options: StoreOptions) -> Manifest:
 def _missing_shards(
     location: str, options: StoreOptions, shards: Sequence[ShardInfo]
 ) -> list[ShardInfo]:
-    if not is_remote(location):
-        return [shard for shard in shards if not _has_size(Path(location, shard.file), shard)]
-    found = {file.path: file.num_bytes for file in open_store(location, options).list_files()}
-    return [shard for shard in shards if found.get(shard.file) != shard.num_bytes]
-
-
-def _has_size(path: Path, shard: ShardInfo) -> bool:
-    try:
-        return path.stat().st_size == shard.num_bytes
-    except FileNotFoundError:
-        return False
+    store = open_store(location, options)
+    if store.folder is not None or len(shards) == 1:
+        found = {shard.file: store.stat(shard.file) for shard in shards}
+    else:  # one request for many
+        found = {file.path: file for file in store.list_files()}
+    pairs = ((shard, found.get(shard.file)) for shard in shards)
+    return [each for each, file in pairs if file is None or file.num_bytes != each.num_bytes]

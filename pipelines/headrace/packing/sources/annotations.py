@@ -8,21 +8,24 @@ import re
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache, cached_property
 from typing import Any, ClassVar, TypeAlias
 
-from headrace.errors import DataError, RecipeError
+import pyarrow as pa
+
+from headrace.errors import DataError, RecipeError, UnreadableError
 from headrace.files.manifest import ColumnNote
 from headrace.objects.protocol import StoredFile
 from headrace.packing.sample_table import CARRIED, SampleTable, files_of, shown
-from headrace.packing.samples import NOTHING, Access, Content, Fields, Unreadable
+from headrace.packing.samples import Fields, Opening
 from headrace.packing.sources.files import is_text_sample, suffix_of
 from headrace.packing.sources.folder import FolderSource
 from headrace.packing.sources.folder_layout import split_named
 from headrace.packing.sources.index import Index
 from headrace.packing.sources.made import MadeSource
 from headrace.packing.sources.parts import patterns_of
-from headrace.packing.sources.source_store import SourceStore
+from headrace.packing.sources.source_store import Content, SourceStore
 from headrace.recipe.dataset import DatasetSpec
 from headrace.recipe.globs import matcher
 
@@ -44,6 +47,11 @@ class AnnotatedSource(FolderSource):
     without: ClassVar[Mapping[str, Any]] = {}
     """Values of images that no file names; empty if each must be named."""
 
+    @cached_property
+    def left_out(self) -> set[str]:
+        """Keys that are not read, of all files that were."""
+        return set()
+
     @classmethod
     def check_spec(cls, spec: DatasetSpec) -> None:
         patterns_of(spec.fields)
@@ -56,101 +64,100 @@ class AnnotatedSource(FolderSource):
     def is_inside(self, box: Sequence[float], row: Mapping[str, Any]) -> bool:
         """Whether a box has an area, and lies in its image."""
 
-    def _index_of(self, access: Access) -> Index:
-        return _AnnotationIndex(self, self._spec, self._place)
+    def _index_of(self, opening: Opening) -> Index:
+        return _AnnotationIndex(self, opening)
 
 
 class _AnnotationIndex(Index):
+    """What the files say, by image."""
+
     _rows: _Annotations
 
-    def __init__(self, source: AnnotatedSource, spec: DatasetSpec, place: SourceStore) -> None:
-        self._source_of, self._pattern = source, spec.index or source.files
-        super().__init__(spec, place)
+    def __init__(self, source: AnnotatedSource, opening: Opening) -> None:
+        self._source_of, self._pattern = source, opening.spec.index or source.files
+        self._images: Sequence[str] = ()
+        self._remarks: tuple[str, ...] = ()
+        super().__init__(opening)
 
-    def _found(self, spec: DatasetSpec, access: Access) -> tuple[SourceStore, StoredFile]:
-        return self._place, StoredFile(_Annotations.path, 0, "")
-
-    @property
-    def paths(self) -> frozenset[str]:
-        return frozenset(self._rows.files.iter_paths())
-
-    @property
-    def notes(self) -> tuple[str | ColumnNote, ...]:
-        return (*self._rows.remarks, *super().notes)
-
-    def matched(self, listed: SampleTable) -> SampleTable:
-        self._rows.images = list(listed.iter_paths())
-        self._file = self._rows.made[1]
-        return super().matched(listed)
-
-    def _source(self, fields: Fields) -> _Annotations:
-        rows = _Annotations(self._spec, self._place, fields, NOTHING)
-        rows.source, rows.pattern = self._source_of, self._pattern
-        rows.asked = rows.asked.as_index(every=self._every, keeps_lists=True)
-        return rows
-
-
-class _Annotations(MadeSource):
-    form = path = "annotations"
-    source: AnnotatedSource
-    pattern: str
-    images: Sequence[str]
-    remarks: tuple[str, ...] = ()
+    def _found(self, opening: Opening) -> tuple[SourceStore, StoredFile]:
+        return opening.place, StoredFile(_Annotations.path, 0, "")
 
     @cached_property
-    def files(self) -> SampleTable:
-        matches = matcher([self.pattern])
+    def _files(self) -> SampleTable:
+        matches = matcher([self._pattern])
         place = SourceStore(self._place.store)  # of counts of its own
         found = place.listed(lambda path: matches(path) and self._is_one(path))
         if not found:
             raise RecipeError(
-                f"No file in {self._place.name} matches '{self.pattern}', to annotate its images",
+                f"No file in {self._place.name} matches '{self._pattern}', to annotate its images",
                 "Name the pattern of the annotations in dataset.index, or correct dataset.format.",
             )
         return found
 
     def _is_one(self, path: str) -> bool:
-        named = path.rpartition("/")[2].lower() in self.source.others
+        named = path.rpartition("/")[2].lower() in self._source_of.others
         return not named and (suffix_of(path) != ".txt" or is_text_sample(path))
 
-    def carried(self, rows: Any) -> Mapping[str, Any]:
+    @property
+    def paths(self) -> frozenset[str]:
+        return frozenset(self._files.iter_paths())
+
+    @property
+    def notes(self) -> tuple[str | ColumnNote, ...]:
+        return (*self._remarks, *super().notes)
+
+    def matched(self, listed: SampleTable) -> SampleTable:
+        self._images = list(listed.iter_paths())
+        self._file = self._rows.made[1]
+        return super().matched(listed)
+
+    def _source(self, fields: Fields) -> _Annotations:
+        rows = _Annotations(Opening(spec=self._spec, place=self._place, fields=fields))
+        rows.asked = replace(rows.asked, is_index=True, every=self._every)
+        rows.index = self
+        return rows
+
+    def _carried(self, rows: Any) -> Mapping[str, Any]:
         from pyarrow import parquet
 
-        table = parquet.read_table(self.made[0])
-        return {CARRIED + each.name: table.column(each.column).take(rows) for each in self.fields}
+        table = parquet.read_table(self._rows.made[0])
+        return {CARRIED + f.name: table.column(f.column).take(rows) for f in self._rows.fields}
 
-    def tables(self) -> Iterator[Any]:
-        import pyarrow as pa
-
-        rows = self._by_image()
+    def table(self) -> Any:
+        """Return what the files say as an Arrow table, and note what is odd."""
+        rows, of = self._by_image(), self._source_of
         odd = [
             path for path, row in rows.items()
-            if not all(self.source.is_inside(box, row) for box in row.get("boxes", ()))
+            if not all(of.is_inside(box, row) for box in row.get("boxes", ()))
         ]  # fmt: skip
-        alone = [path for path in self.images if path not in rows] if self.source.without else []
-        rows |= dict.fromkeys(alone, self.source.without)
+        alone = [path for path in self._images if path not in rows] if of.without else []
+        rows |= dict.fromkeys(alone, of.without)
         notes = {
             "images with boxes without an area, or that leave the image": odd,
             "images that no annotation names, so that they have no box": alone,
         }
-        self.remarks = tuple(f"{len(v):,} {what}: {shown(v)}" for what, v in notes.items() if v)
+        self._remarks = tuple(f"{len(v):,} {what}: {shown(v)}" for what, v in notes.items() if v)
+        if of.left_out:
+            self._remarks += (f"keys of annotations left out: {', '.join(sorted(of.left_out))}",)
         names = dict.fromkeys(name for row in rows.values() for name in row)
         columns = [_column(name, [row.get(name) for row in rows.values()]) for name in names]
         schema = pa.schema([("path", pa.string()), *(field for field, _ in columns)])
         arrays = [pa.array(list(rows), pa.string()), *(cells for _, cells in columns)]
-        yield pa.Table.from_arrays(arrays, schema=schema)
+        return pa.Table.from_arrays(arrays, schema=schema)
 
     def _by_image(self) -> dict[str, Mapping[str, Any]]:
         """Return what all files say, by the path of the image."""
         rows: dict[str, dict[str, Any]] = {}
-        find, files = _Finder(self.images), files_of(self.files)
+        find, files = _Finder(self._images), files_of(self._files)
         for file, content in zip(files, self._place.read(files), strict=True):
             try:
                 self._add(rows, find, file.path, content)
-            except (ValueError, LookupError, TypeError, AttributeError) as error:
+            except (
+                UnreadableError, ValueError, LookupError, TypeError, AttributeError
+            ) as error:  # fmt: skip
                 raise DataError(
                     f"{self._place.name}/{file.path} cannot be read as annotations of format "
-                    f"'{self.source.form}': {error}",
+                    f"'{self._source_of.form}': {error}",
                     "Correct or remove it, or choose files by a pattern in dataset.index.",
                 ) from error
         return dict(rows)
@@ -158,9 +165,9 @@ class _Annotations(MadeSource):
     def _add(
         self, rows: dict[str, dict[str, Any]], find: _Finder, file: str, content: Content
     ) -> None:
-        if isinstance(content, Unreadable):
-            raise ValueError(content.reason)  # noqa: TRY004  the file is at fault
-        for image, values in self.source.annotated(file, content):
+        if isinstance(content, UnreadableError):
+            raise content
+        for image, values in self._source_of.annotated(file, content):
             _check(values)
             path = find(file, image)
             row = rows.setdefault(path, {})
@@ -168,6 +175,14 @@ class _Annotations(MadeSource):
                 if key in row and (isinstance(value, list) or row[key] != value):
                     raise ValueError(f"'{key}' of '{path}' is there twice")
                 row[key] = value
+
+
+class _Annotations(MadeSource):
+    form = path = "annotations"
+    index: _AnnotationIndex
+
+    def tables(self) -> Iterator[Any]:
+        yield self.index.table()
 
 
 class _Finder:
@@ -220,8 +235,6 @@ def _check(values: Mapping[str, Any]) -> None:
 
 def _column(name: str, cells: Sequence[Any]) -> tuple[Any, Any]:
     """Return an Arrow field and its cells: lists of numbers are arrays, others texts of JSON."""
-    import pyarrow as pa
-
     kind = pa.list_(pa.list_(pa.float64(), 4)) if name == "boxes" else None
     lists = [cell for cell in cells if isinstance(cell, list)]
     with suppress(pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):

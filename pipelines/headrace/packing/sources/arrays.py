@@ -1,4 +1,4 @@
-"""Arrays whose first axis is the samples': of `.npz` files, and of a Zarr group."""
+"""Arrays whose first axis is the samples: of HDF5 and `.npz` files, and of a Zarr group."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, BinaryIO, Literal
 
 import numpy as np
+import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
@@ -15,9 +16,11 @@ from headrace.errors import DataError, RecipeError, UnreadableError
 from headrace.fields.array import decode_arrays, is_of_numbers
 from headrace.fields.field_kind import kind_named, kind_of_bytes
 from headrace.objects.protocol import Check, StoredFile
+from headrace.packing.reading import limited
 from headrace.packing.samples import Fields, SourceField, Unreadable
 from headrace.packing.sources.arrow_columns import coded
 from headrace.packing.sources.files import damaged, is_zarr, package
+from headrace.packing.sources.listing import Asked
 from headrace.packing.sources.row_container import Cell, ColumnOfRows, RowContainer
 from headrace.packing.sources.rows import RowSource
 from headrace.packing.sources.source_store import refuse_link
@@ -64,12 +67,12 @@ def _column(array: Any) -> ForeignColumn:
 
 
 class ArrayRows(RowContainer):
-    """Rows of arrays; of those named, or of all if none is."""
+    """Rows of arrays; of those that the recipe names, or of all if it names none."""
 
-    def __init__(self, file: ForeignFile | Arrays, name: str, named: Sequence[str]) -> None:
+    def __init__(self, file: ForeignFile | Arrays, name: str, asked: Asked) -> None:
         self._file = file
         self._name = name
-        self._named = named  # datasets that the recipe names; empty for all
+        self._named = [] if asked.every else asked.named
 
     @property
     def parts(self) -> Mapping[int, int]:
@@ -128,8 +131,6 @@ class ArrayRows(RowContainer):
             yield ColumnOfRows.of(cells)
 
     def _coded(self, column: str) -> Any:
-        import pyarrow as pa
-
         rows = np.arange(self._columns[column].num_rows)
         cells: Any = self._file.numbers(column, rows)
         if cells is None or cells.ndim != 1 or cells.dtype.kind == "c":
@@ -156,11 +157,22 @@ def _as_bytes(cell: object) -> bytes:
     return cell.tobytes() if isinstance(cell, np.ndarray) else b""
 
 
+class Hdf5Source(RowSource):
+    """Rows of the datasets of HDF5 files."""
+
+    form = "hdf5"
+    what = "HDF5"
+
+    def container(self, path: str, stream: BinaryIO, closing: ExitStack) -> RowContainer:
+        name, folder = f"{self._place.name}/{path}", self._place.folder
+        file = ForeignFile(folder / path if folder else stream, name, limited)
+        return ArrayRows(closing.enter_context(file), name, self.asked)
+
+
 class NpzSource(RowSource):
     """Rows of the arrays of `.npz` files."""
 
     form = "npz"
-    suffixes = (".npz",)
     stays_open = True
 
     def container(self, path: str, stream: BinaryIO, closing: ExitStack) -> RowContainer:
@@ -169,14 +181,13 @@ class NpzSource(RowSource):
             arrays = decode_arrays(stream.read())
         except UnreadableError as error:
             raise ValueError(str(error)) from error
-        return ArrayRows(Arrays(arrays), name, [] if self.asked.every else self.asked.named)
+        return ArrayRows(Arrays(arrays), name, self.asked)
 
 
 class ZarrSource(RowSource):
     """Rows of the arrays of a Zarr group, and of the groups in it."""
 
     form = "zarr"
-    suffixes = ()
     stays_open = True
 
     def containers(self, check: Check | None = None) -> Sequence[StoredFile]:
@@ -208,8 +219,7 @@ class ZarrSource(RowSource):
             zarr = package("zarr", self._place.name)
             arrays = dict(_arrays_in(zarr.open_group(str(self._place.folder), mode="r")))
             self.notes = tuple(_gaps(arrays))
-            named = [] if self.asked.every else self.asked.named
-            yield ArrayRows(Arrays(arrays), self._place.name, named)
+            yield ArrayRows(Arrays(arrays), self._place.name, self.asked)
 
 
 def _arrays_in(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -15,12 +15,13 @@ from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from headrace.errors import DataError, RecipeError
+from headrace.errors import DataError, RecipeError, UnreadableError
 from headrace.objects.protocol import Check, StoredFile
 from headrace.packing.sample_table import files_of, give_back_small_blocks
-from headrace.packing.samples import Fields, SourceField, Unreadable
+from headrace.packing.samples import Fields, SourceField
 from headrace.packing.sources.arrow_columns import (
     as_plain,
     coded,
@@ -28,7 +29,7 @@ from headrace.packing.sources.arrow_columns import (
     field_of_type,
     has_content,
 )
-from headrace.packing.sources.files import damaged, matching
+from headrace.packing.sources.files import chosen, damaged, matching
 from headrace.packing.sources.row_container import ColumnOfRows, RowContainer
 from headrace.packing.sources.rows import RowSource
 from headrace.shards.format import most_bytes
@@ -47,7 +48,6 @@ class ParquetSource(RowSource):
     """Rows of Parquet files; row groups are read piece by piece."""
 
     form = "parquet"
-    suffixes = (".parquet",)
     stays_open = True
 
     def container(self, path: str, stream: BinaryIO, closing: ExitStack) -> RowContainer:
@@ -60,7 +60,6 @@ class HuggingFaceSource(RowSource):
     """Rows of the Arrow files of a dataset, or of the datasets of a `DatasetDict` (its splits)."""
 
     form = "huggingface"
-    suffixes = (".arrow",)
     what = "Hugging Face"
     _is_dict = False
 
@@ -79,15 +78,13 @@ class HuggingFaceSource(RowSource):
                 f"No {_STATE} below {self._place.name} names a file",
                 "Set dataset.source to a folder that save_to_disk wrote.",
             )
-        return sorted(matching(found, self._place.name, self._include))
+        return sorted(matching(found, self._place.name, chosen(self._spec)))
 
     def split_of(self, path: str) -> str | None:
         """The folder of a `DatasetDict` that a file lies in."""
         return path.partition("/")[0] if self._is_dict else None
 
     def container(self, path: str, stream: BinaryIO, closing: ExitStack) -> RowContainer:
-        import pyarrow as pa
-
         folder = self._place.folder
         file = pa.memory_map(str(folder / path)) if folder else pa.PythonFile(stream, mode="r")
         return _ArrowRows(file, lambda: self.chosen.roles.values())
@@ -97,8 +94,8 @@ class HuggingFaceSource(RowSource):
         (content,) = self._place.read([state])
         name = f"{self._place.name}/{state.path}"
         try:
-            if isinstance(content, Unreadable):
-                raise DataError(f"{name} cannot be read: {content.reason}")
+            if isinstance(content, UnreadableError):
+                raise DataError(f"{name} cannot be read: {content.what}")
             named = [str(entry["filename"]) for entry in json.loads(content)["_data_files"]]
         except (ValueError, KeyError, TypeError) as error:
             raise damaged(name, "state of a Hugging Face dataset", repr(error)) from error
@@ -160,8 +157,6 @@ class ParquetRows(_ArrowTable):
         self, fields: Fields, part: int, rows: NDArray[np.int64]
     ) -> Iterator[tuple[slice, Iterable[ColumnOfRows]]]:
         """As of every container; a row group is gone over once if rows behind these come next."""
-        import pyarrow as pa
-
         names = [each.column for each in fields]
         if self._key != (part, *names) or rows[0] < self._start:
             self._begin(part, names)
@@ -202,8 +197,6 @@ class ParquetRows(_ArrowTable):
 
     def texts(self, column: str) -> Any:
         """A column of paths as an Arrow array of texts."""
-        import pyarrow as pa
-
         found = as_plain(self._file.read(columns=[column]).column(column))
         return found.cast(pa.string()).combine_chunks()
 
@@ -250,8 +243,6 @@ class _ArrowRows(_ArrowTable):
     """Rows of a stream of record batches; a part is a batch, its number the byte it begins at."""
 
     def __init__(self, file: Any, role_columns: Callable[[], Iterable[str]]) -> None:
-        import pyarrow as pa
-
         super().__init__(pa.ipc.open_stream(file).schema)
         self._file = file
         self._role_columns = role_columns
@@ -261,8 +252,6 @@ class _ArrowRows(_ArrowTable):
         return self._listed[0]
 
     def cells(self, columns: Iterable[str]) -> Mapping[str, Any]:
-        import pyarrow as pa
-
         found = self._listed[1]
         return {column: pa.chunked_array(found[column]).combine_chunks() for column in columns}
 
@@ -287,8 +276,6 @@ class _ArrowRows(_ArrowTable):
         return parts, cells
 
     def _batches(self) -> Iterator[tuple[int, Any]]:
-        import pyarrow as pa
-
         self._file.seek(0)
         reader = pa.ipc.open_stream(self._file)
         start = self._file.tell()
@@ -297,8 +284,6 @@ class _ArrowRows(_ArrowTable):
             start = self._file.tell()
 
     def _batch(self, part: int) -> Any:
-        import pyarrow as pa
-
         if "dictionary<" in str(self._schema.types):  # also inside of lists
             return next(batch for start, batch in self._batches() if start == part)
         self._file.seek(part)
@@ -315,8 +300,6 @@ def _whole(column: Any) -> Any:
 
     Texts that are not UTF-8 are left to their rows.
     """
-    import pyarrow as pa
-
     try:
         column.validate(full=True)
     except pa.ArrowInvalid as error:
@@ -328,8 +311,6 @@ def _whole(column: Any) -> Any:
 @contextmanager
 def _placed(place: str) -> Iterator[None]:
     """Name the place in a file at which Arrow fails, in a ValueError."""
-    import pyarrow as pa
-
     try:
         yield
     except (pa.ArrowException, OSError, EOFError, ValueError) as error:

@@ -7,7 +7,9 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
+from pyarrow import compute as pc
 
 from headrace.errors import RecipeError, UnreadableError
 from headrace.fields.field_kind import Value, kind_named, kind_of_bytes
@@ -22,16 +24,14 @@ _GONE = Unreadable("", GONE)
 
 def is_number(kind: Any) -> bool:
     """Whether a type is one of numbers, true and false included."""
-    from pyarrow import types
-
-    return bool(types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind))
+    return bool(
+        pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    )
 
 
 def is_list(kind: Any) -> bool:
     """Whether a type is one of lists, of any length or one."""
-    from pyarrow import types
-
-    tests = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     return any(test(kind) for test in tests)
 
 
@@ -47,8 +47,6 @@ def plain_type(kind: Any) -> Any:
     Dates, times and decimals are read as text, dictionaries as their values. Arrow's views cannot:
     pyarrow takes no rows of them, and crashes where it converts them.
     """
-    import pyarrow as pa
-
     name = str(kind)
     if isinstance(kind, pa.BaseExtensionType):  # a tensor would lose its shape
         return None if len(getattr(kind, "shape", ())) > 1 else plain_type(kind.storage_type)
@@ -62,8 +60,6 @@ def plain_type(kind: Any) -> Any:
 
 
 def _plain_nested(kind: Any) -> Any:
-    import pyarrow as pa
-
     fields = [kind.field(number) for number in range(kind.num_fields)]
     found = [plain_type(field.type) for field in fields]
     if any(each is None or str(each) in BYTES for each in found):  # JSON has no bytes
@@ -80,8 +76,6 @@ def _plain_nested(kind: Any) -> Any:
 
 def coded(column: Any) -> Any:
     """Return the cells of a column as a dictionary array."""
-    import pyarrow as pa
-
     column = as_plain(column)
     column.validate(full=True)  # names the row of a text that is not UTF-8
     if isinstance(column, pa.ChunkedArray):
@@ -96,8 +90,6 @@ def coded(column: Any) -> Any:
 
 def column_of(field: SourceField, array: Any) -> ColumnOfRows:
     """Return an Arrow array as values of a field."""
-    import pyarrow as pa
-
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks)
     array = as_plain(array)
@@ -119,8 +111,6 @@ def numbers_of(array: Any) -> NDArray[Any]:
     Raises:
         UnreadableError: They are of no one shape, or some have no value.
     """
-    import pyarrow.compute as pc
-
     if array.null_count:
         raise UnreadableError("some of its elements have no value")
     if not is_list(array.type):
@@ -138,8 +128,6 @@ def numbers_of(array: Any) -> NDArray[Any]:
 
 def field_of_type(name: str, column: str, kind: Any, first: Any) -> SourceField:
     """Return a field for a column; `first` returns its first cell that is not empty."""
-    import pyarrow as pa
-
     found = plain_type(kind)
     plain = pa.null() if found is None else found
     if _is_file(kind) or str(plain) in BYTES:
@@ -174,9 +162,7 @@ def _cells(field: SourceField, column: Any) -> list[Cell]:
 
 def _is_file(kind: Any) -> bool:
     """Whether a type is one of files, as Hugging Face has them: their bytes and names."""
-    from pyarrow import types
-
-    inner = {each.name: str(each.type) for each in kind} if types.is_struct(kind) else {}
+    inner = {each.name: str(each.type) for each in kind} if pa.types.is_struct(kind) else {}
     return inner.keys() == {"bytes", "path"} and inner["bytes"] in BYTES
 
 

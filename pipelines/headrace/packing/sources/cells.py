@@ -10,11 +10,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, Final, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
+from pyarrow import compute as pc
+from pyarrow import csv
 
 from headrace.fields.exact import NUMBER, WHOLE, number_of
 from headrace.files.manifest import ColumnNote
@@ -38,6 +40,16 @@ _EXACT = 2.0**53
 """float64 holds all whole numbers up to this one."""
 _PLAIN: Mapping[type, str] = {bool: BOOL, float: FLOAT, str: TEXT}
 _PYTHON = {BOOL: bool, INT: int, FLOAT: float, COMMA: float, TEXT: str}
+
+_TYPES: Mapping[str, Any] = {
+    BOOL: pa.bool_(), INT: pa.int64(), FLOAT: pa.float64(), COMMA: pa.float64(),
+    TEXT: pa.string(), JSON: pa.string(), **dict.fromkeys(LISTS, pa.null()),
+}  # fmt: skip
+_BOOLS = pa.array(["true", "True", "TRUE", "false", "False", "FALSE"])
+_MISSING = pa.array(
+    ["", *(text for text in csv.ConvertOptions().null_values if "nan" not in text.lower())]
+)
+"""Texts that stand for no value in columns of numbers: Arrow's, without `nan`."""
 
 _WHOLE, _NUMBER = f"^({WHOLE})$", f"^({NUMBER})$"
 _WITH_COMMA = r"^[+-]?(0|[1-9][0-9]*)(,[0-9]+)?$"
@@ -136,14 +148,11 @@ class Tally:
 
 def add_texts(tallies: Mapping[str, Tally], cells: Mapping[str, Any]) -> None:
     """Count the cells of equally long columns of texts, all of these at once."""
-    import pyarrow as pa
-    from pyarrow import compute
-
     names, num_rows = list(cells), max(map(len, cells.values()), default=0)
     if not num_rows:
         return
-    trimmed = compute.utf8_trim_whitespace(pa.concat_arrays(list(cells.values())))
-    there = _sums(compute.invert(compute.is_in(trimmed, _missing())), num_rows)
+    trimmed = pc.utf8_trim_whitespace(pa.concat_arrays(list(cells.values())))
+    there = _sums(pc.invert(pc.is_in(trimmed, _MISSING)), num_rows)
     kinds = [FLOAT, INT, *([COMMA] if tallies[names[0]].commas else [])]
     counts = {kind: _sums(_text_values(trimmed, kind).is_valid(), num_rows) for kind in kinds}
     texts = np.flatnonzero(np.maximum(counts[FLOAT], counts[INT]) < there).tolist()
@@ -155,7 +164,7 @@ def add_texts(tallies: Mapping[str, Tally], cells: Mapping[str, Any]) -> None:
             counter.update({key: int(each[number]) for key, each in found.items()})
     if texts:
         trimmed = pa.concat_arrays([trimmed.slice(at * num_rows, num_rows) for at in texts])
-        bools = _sums(compute.is_in(trimmed, _bools()), num_rows)
+        bools = _sums(pc.is_in(trimmed, _BOOLS), num_rows)
         looks = {look: _like(trimmed, pattern, num_rows) for look, pattern in _LIKE.items()}
         for number, at in enumerate(texts):
             tally = tallies[names[at]]
@@ -164,9 +173,7 @@ def add_texts(tallies: Mapping[str, Tally], cells: Mapping[str, Any]) -> None:
 
 
 def _like(texts: Any, pattern: str, num_rows: int) -> NDArray[np.int64]:
-    from pyarrow import compute
-
-    return _sums(compute.match_substring_regex(texts, pattern), num_rows)
+    return _sums(pc.match_substring_regex(texts, pattern), num_rows)
 
 
 def _sums(mask: Any, num_rows: int) -> NDArray[np.int64]:
@@ -177,21 +184,18 @@ def _sums(mask: Any, num_rows: int) -> NDArray[np.int64]:
 
 def convert(columns: Sequence[Cells], kind: str) -> list[Converted]:
     """Return equally long columns in a type of `Tally.kind`; those of texts all at once."""
-    import pyarrow as pa
-    from pyarrow import compute
-
     if isinstance(columns[0], list):
         return [_convert_objects(cells, kind) for cells in columns]
     if kind == TEXT:
-        empty = (compute.equal(cells, "") for cells in columns)
+        empty = (pc.equal(cells, "") for cells in columns)
         pairs = zip(empty, columns, strict=True)
-        return [Converted(compute.if_else(mask, None, cells)) for mask, cells in pairs]
+        return [Converted(pc.if_else(mask, None, cells)) for mask, cells in pairs]
     num_rows, texts = len(columns[0]), pa.concat_arrays(columns)
-    trimmed = compute.utf8_trim_whitespace(texts)
+    trimmed = pc.utf8_trim_whitespace(texts)
     values = _text_values(trimmed, kind)
     misfits: list[dict[int, str]] = [{} for _ in columns]
     if values.null_count:
-        wrong = compute.and_(values.is_null(), compute.invert(compute.is_in(trimmed, _missing())))
+        wrong = pc.and_(values.is_null(), pc.invert(pc.is_in(trimmed, _MISSING)))
         for at in np.flatnonzero(wrong.to_numpy(zero_copy_only=False)).tolist():
             misfits[at // num_rows][at % num_rows] = _misfit(texts[at].as_py(), kind)
     slices = (values.slice(number * num_rows, num_rows) for number in range(len(columns)))
@@ -200,37 +204,32 @@ def convert(columns: Sequence[Cells], kind: str) -> list[Converted]:
 
 def _text_values(trimmed: Any, kind: str) -> Any:
     """Return texts as numbers or booleans of a type; null where they are none."""
-    from pyarrow import compute
-
     if kind == BOOL:
-        known = compute.is_in(trimmed, _bools())
-        return compute.if_else(known, compute.equal(compute.utf8_lower(trimmed), "true"), None)
+        known = pc.is_in(trimmed, _BOOLS)
+        return pc.if_else(known, pc.equal(pc.utf8_lower(trimmed), "true"), None)
     if kind == COMMA:
-        points = compute.replace_substring(trimmed, ",", ".")
-        matches = compute.match_substring_regex(trimmed, _WITH_COMMA)
-        return _numbers(compute.if_else(matches, points, "?"), FLOAT)
+        points = pc.replace_substring(trimmed, ",", ".")
+        matches = pc.match_substring_regex(trimmed, _WITH_COMMA)
+        return _numbers(pc.if_else(matches, points, "?"), FLOAT)
     return _numbers(trimmed, kind)
 
 
 def _numbers(texts: Any, kind: str) -> Any:
     """Return texts as int64 or float64; those that pyarrow may round are converted one by one."""
-    import pyarrow as pa
-    from pyarrow import compute
-
-    matches = compute.match_substring_regex(texts, _WHOLE if kind == INT else _NUMBER)
-    texts = compute.utf8_ltrim(texts, "+")
-    is_short = compute.less(compute.binary_length(texts), 19) if kind == INT else True
-    plain = compute.and_(matches, is_short)
-    values = compute.cast(compute.if_else(plain, texts, None), _arrow_types()[kind])
-    again = compute.and_not(matches, plain)
+    matches = pc.match_substring_regex(texts, _WHOLE if kind == INT else _NUMBER)
+    texts = pc.utf8_ltrim(texts, "+")
+    is_short = pc.less(pc.binary_length(texts), 19) if kind == INT else True
+    plain = pc.and_(matches, is_short)
+    values = pc.cast(pc.if_else(plain, texts, None), _TYPES[kind])
+    again = pc.and_not(matches, plain)
     if kind == FLOAT:
-        is_large = compute.greater_equal(compute.abs(values), _EXACT)
-        again = compute.or_(is_large, compute.invert(compute.is_finite(values))).fill_null(False)
+        is_large = pc.greater_equal(pc.abs(values), _EXACT)
+        again = pc.or_(is_large, pc.invert(pc.is_finite(values))).fill_null(False)
     at = np.flatnonzero(again.to_numpy(zero_copy_only=False))
     if not len(at):
         return values
     made = [_number(text, kind) for text in texts.take(pa.array(at)).to_pylist()]
-    return compute.replace_with_mask(values, again, pa.array(made, values.type))
+    return pc.replace_with_mask(values, again, pa.array(made, values.type))
 
 
 def _number(text: str, kind: str) -> int | float | None:
@@ -242,11 +241,9 @@ def _number(text: str, kind: str) -> int | float | None:
 
 
 def _convert_objects(cells: Sequence[object], kind: str) -> Converted:
-    import pyarrow as pa
-
     if set(map(type, cells)) <= {_PYTHON.get(kind), type(None)}:
         with suppress(OverflowError, UnicodeEncodeError):  # beyond int64; half a surrogate pair
-            return Converted(pa.array(cells, _arrow_types()[kind]))
+            return Converted(pa.array(cells, _TYPES[kind]))
     values: list[object] = []
     misfits: dict[int, str] = {}
     for place, cell in enumerate(cells):
@@ -255,7 +252,7 @@ def _convert_objects(cells: Sequence[object], kind: str) -> Converted:
         except ValueError as error:
             values.append(None)
             misfits[place] = str(error)
-    found = values if kind in LISTS else pa.array(values, _arrow_types()[kind])
+    found = values if kind in LISTS else pa.array(values, _TYPES[kind])
     return Converted(found, misfits)
 
 
@@ -339,29 +336,3 @@ def _types_in(cells: list[Any]) -> set[type]:
 def _misfit(cell: object, kind: str) -> str:
     text = repr(cell)
     return f"{text if len(text) <= 80 else f'{text[:80]}…'} is not {kind}"
-
-
-@cache
-def _arrow_types() -> Mapping[str, Any]:
-    import pyarrow as pa
-
-    numbers = {BOOL: pa.bool_(), INT: pa.int64(), FLOAT: pa.float64(), COMMA: pa.float64()}
-    lists = dict.fromkeys(LISTS, pa.null())
-    return {**numbers, **lists, TEXT: pa.string(), JSON: pa.string()}
-
-
-@cache
-def _bools() -> Any:
-    import pyarrow as pa
-
-    return pa.array(["true", "True", "TRUE", "false", "False", "FALSE"])
-
-
-@cache
-def _missing() -> Any:
-    """Return texts that stand for no value in columns of numbers: Arrow's, without `nan`."""
-    import pyarrow as pa
-    from pyarrow import csv
-
-    texts = (text for text in csv.ConvertOptions().null_values if "nan" not in text.lower())
-    return pa.array(["", *texts])

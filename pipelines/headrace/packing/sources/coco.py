@@ -39,6 +39,7 @@ class CocoSource(AnnotatedSource):
         keys = dict.fromkeys(key for each in objects for key in each)
         for number, image in images.items():
             row = {name: image[key] for key, name in _OF_IMAGES.items() if key in image}
+            self.left_out |= image.keys() - {*_OF_IMAGES, "file_name"}
             for key in keys.keys() - {"id", "image_id"}:
                 row[_NAMES.get(key, key)] = [each.get(key) for each in of[number]]
             if "category_id" in keys:

@@ -11,7 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
+from pyarrow import compute as pc
+from pyarrow import csv as arrow_csv
 
 from headrace.packing.sources.line_format import (
     LineBlock,
@@ -152,8 +155,6 @@ class CsvFormat(LineFormat):
         return b" \t" + self._delimiter.encode()
 
     def block(self, rows: Rows, columns: Sequence[str] | None = None) -> LineBlock:
-        from pyarrow import csv as arrow_csv
-
         wanted = {*(columns or self.names or ())}
         names = [name for name in self.names or () if name in wanted]
         bad: dict[int, str] = {}
@@ -209,14 +210,11 @@ def _with_rows(
     cells: Mapping[str, Any], num_rows: int, skipped: Mapping[int, Mapping[str, str]]
 ) -> dict[str, Any]:
     """Return cells with those of rows that were skipped; empty ones where a row has none."""
-    import pyarrow as pa
-    from pyarrow import compute
-
     mask = np.isin(np.arange(num_rows), list(skipped))
     at, gaps = pa.array(np.cumsum(~mask) - 1, pa.int64(), mask=mask), pa.array(mask)
     ordered = [skipped[row] for row in sorted(skipped)]
     return {
-        name: compute.replace_with_mask(
+        name: pc.replace_with_mask(
             each.take(at), gaps, pa.array([row.get(name, "") for row in ordered], each.type)
         )
         for name, each in cells.items()

@@ -6,9 +6,10 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from headrace.errors import DataError, RecipeError
 from headrace.fields.field_kind import Kind, kind_of_suffix
@@ -19,14 +20,46 @@ from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
 from headrace.recipe.globs import matcher
 
+
+@dataclass(frozen=True)
+class Form:
+    """A format of sources."""
+
+    source: str
+    """Its module and class."""
+    taken: Literal["named", "content", "file", "folder", "table"]
+    """When it is taken: where the recipe names it, by more than endings, where `dataset.source` is
+    its file, where its files lie in a folder, or only where nothing else does, as they often tell
+    of others."""
+    suffixes: tuple[str, ...] = ()
+    """Endings of files that hold many samples."""
+
+
+FORMS: dict[str, Form] = {
+    "files": Form("folder.FolderSource", "content"),
+    "tar": Form("folder.TarSource", "folder", (".tar",)),  # compressed ones cannot be read
+    "webdataset": Form("webdataset.WebDatasetSource", "content", (".tar",)),
+    "parquet": Form("arrow.ParquetSource", "folder", (".parquet",)),
+    "hdf5": Form("arrays.Hdf5Source", "folder", (".h5", ".hdf5")),
+    "function": Form("function.FunctionSource", "named"),
+    "huggingface": Form("arrow.HuggingFaceSource", "folder", (".arrow",)),
+    "csv": Form("lines.CsvSource", "table", (".csv", ".tsv")),
+    "jsonl": Form("lines.JsonLinesSource", "table", (".jsonl", ".ndjson")),
+    "coco": Form("coco.CocoSource", "named"),
+    "voc": Form("voc.VocSource", "named"),
+    "yolo": Form("yolo.YoloSource", "named"),
+    "npz": Form("arrays.NpzSource", "file", (".npz",)),
+    "zarr": Form("arrays.ZarrSource", "content"),
+    "sql": Form("sql.SqlSource", "file", (".db", ".sqlite", ".sqlite3", ".duckdb")),
+}
+
 _FIELD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DECOMPRESSED_BY = {
     ".gz": "gunzip", ".tgz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd",
     ".zip": "unzip", ".7z": "7z x", ".rar": "unrar x",
 }  # fmt: skip
 _ARCHIVES = (".tgz", ".zip", ".7z", ".rar")
-_TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
-
+_TABLES = (*FORMS["csv"].suffixes, *FORMS["jsonl"].suffixes)
 _ABOUT = re.compile(r"(readme|licen[cs]e|copying|notice)([-_.].*)?\.txt", re.IGNORECASE)
 
 
@@ -105,14 +138,10 @@ def chosen(spec: DatasetSpec) -> tuple[str, ...]:
 
 
 def containers(
-    place: SourceStore,
-    form: str,
-    suffixes: Sequence[str],
-    check: Check | None = None,
-    include: Sequence[str] = (),
+    place: SourceStore, form: str, check: Check | None = None, include: Sequence[str] = ()
 ) -> list[StoredFile]:
     """The files of a form below a place that match a pattern, if any is given, sorted by path."""
-    others: list[str] = []
+    others, suffixes = list[str](), FORMS[form].suffixes
 
     def wanted(path: str) -> bool:
         if suffix_of(path) in suffixes:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from headrace.errors import DataError, RecipeError
 from headrace.fields.array import ARCHIVE, decode_arrays
 from headrace.objects.protocol import Check
-from headrace.packing.sample_table import SampleRef, SampleTable, files_of
-from headrace.packing.samples import Access, Fields, Source, SourceField, Unreadable, Values
+from headrace.packing.sample_table import SampleTable, files_of
+from headrace.packing.samples import Fields, Opening, Source, SourceField, Unreadable, Values
 from headrace.packing.sources.files import (
     chosen,
     field_of,
@@ -24,7 +25,7 @@ from headrace.packing.sources.files import (
 from headrace.packing.sources.folder_layout import with_folders
 from headrace.packing.sources.index import Index, check_index
 from headrace.packing.sources.parts import grouped, made_of, parts_of, patterns_of, values_of
-from headrace.packing.sources.source_store import SourceStore
+from headrace.packing.sources.source_store import Content, SourceStore
 from headrace.packing.sources.tars import TarStore
 from headrace.recipe.dataset import DatasetSpec
 from headrace.recipe.globs import matcher
@@ -38,14 +39,10 @@ class FolderSource(Source):
 
     _takes_columns = True  # those of the index that have no other meaning are fields
 
-    def __init__(
-        self, spec: DatasetSpec, place: SourceStore, fields: Fields, access: Access
-    ) -> None:
-        self.check_spec(spec)
-        self.fields = fields
-        self._place = place
-        self._spec = spec
-        self._index = self._index_of(access)
+    def __init__(self, opening: Opening) -> None:
+        super().__init__(opening)
+        spec = opening.spec
+        self._index = self._index_of(opening)
         untold = self._index is None and spec.label_field is None
         self._by_folders = spec.labels == "folders" or (spec.labels == "auto" and untold)
         self._patterns = patterns_of(spec.fields)
@@ -83,11 +80,10 @@ class FolderSource(Source):
         if self._index is None and any(map(self._place.left_out.get, _ANNOTATIONS)):
             self.notes += (_UNREAD,)
         self.notes += left_out(self._place.left_out)
-        has_classes = listed.column("label") is not None
-        no_second_label([each.name for each in self.fields], has_classes)
+        no_second_label([each.name for each in self.fields], listed.has("label"))
         return listed
 
-    def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:
+    def read(self, refs: SampleTable) -> Iterator[Values | Unreadable]:
         num_own = self._num_own(refs)
         own = self._read_own(refs, self.fields[:num_own])
         if self._index is None or len(self.fields) == num_own:
@@ -95,17 +91,16 @@ class FolderSource(Source):
         pairs = zip(own, self._index.values(self.fields[num_own:], refs), strict=True)
         return (_joined(*pair) for pair in pairs)
 
-    def is_of_arrays(self, refs: Sequence[SampleRef]) -> bool:
+    def is_of_arrays(self, refs: SampleTable) -> bool:
         """Whether samples are whole `.npy` files."""
         kinds = [field.kind for field in self.fields]
         return kinds == ["array"] and not self._patterns and not _are_archives(refs)
 
-    def _index_of(self, access: Access) -> Index | None:
-        if self._spec.index is None:
-            return None
-        return Index(self._spec, self._place, access, every=self._takes_columns)
+    def _index_of(self, opening: Opening) -> Index | None:
+        has_index = opening.spec.index is not None
+        return Index(opening, every=self._takes_columns) if has_index else None
 
-    def _num_own(self, refs: Sequence[SampleRef]) -> int:
+    def _num_own(self, refs: SampleTable) -> int:
         """How many of the fields are files, not columns of the index."""
         if self._patterns:
             return len(self._patterns)
@@ -113,7 +108,7 @@ class FolderSource(Source):
             return sum(field.kind == "array" for field in self.fields)
         return 1
 
-    def _read_own(self, refs: Sequence[SampleRef], fields: Fields) -> Iterator[Values | Unreadable]:
+    def _read_own(self, refs: SampleTable, fields: Fields) -> Iterator[Values | Unreadable]:
         if self._patterns:
             return values_of(refs, self._place.read(parts_of(self._patterns, refs)), fields)
         contents = self._place.read(files_of(refs))
@@ -145,11 +140,9 @@ class FolderSource(Source):
 class TarSource(FolderSource):
     """Files in tar files, as if these were folders."""
 
-    def __init__(
-        self, spec: DatasetSpec, place: SourceStore, fields: Fields, access: Access
-    ) -> None:
-        super().__init__(spec, TarStore(place), fields, access)
-        self.sequential = place.folder is None  # neighbours share a request
+    def __init__(self, opening: Opening) -> None:
+        super().__init__(replace(opening, place=TarStore(opening.place)))
+        self.sequential = opening.place.folder is None  # neighbours share a request
 
 
 def _joined(file: Values | Unreadable, row: Values | Unreadable) -> Values | Unreadable:
@@ -196,7 +189,7 @@ def _with_columns(fields: Fields, index: Index) -> Fields:
     return fields + index.fields
 
 
-def _are_archives(refs: Sequence[SampleRef]) -> bool:
+def _are_archives(refs: SampleTable) -> bool:
     return bool(refs) and suffix_of(refs[0].path) == ARCHIVE
 
 
@@ -220,7 +213,7 @@ def _one_kind(paths: Iterable[str]) -> str:
 
 
 def _archives(
-    refs: Sequence[SampleRef], contents: Iterator[bytes | Unreadable], names: Sequence[str]
+    refs: SampleTable, contents: Iterator[Content], names: Sequence[str]
 ) -> Iterator[Values | Unreadable]:
     decode = partial(decode_arrays, names=names)
     for ref, content in zip(refs, contents, strict=True):

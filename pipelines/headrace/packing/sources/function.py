@@ -15,24 +15,30 @@ from typing import Any, cast
 import numpy as np
 import xxhash
 
-from headrace.errors import DataError, HeadraceError, RecipeError, UserCodeError
+from headrace.errors import DataError, HeadraceError, RecipeError, UnreadableError, UserCodeError
 from headrace.fields.array import is_of_numbers
 from headrace.fields.field_kind import Value, kind_named, kind_of_bytes
 from headrace.files.machine import told_when_full
-from headrace.objects.protocol import Check
+from headrace.objects.protocol import Check, StoredFile
 from headrace.packing.reading import reading
 from headrace.packing.sample_table import (
     ROLES,
-    SampleRef,
     SampleTable,
     by_path,
     files_of,
     strings,
 )
-from headrace.packing.samples import Access, Fields, SourceField, Unreadable, Values
+from headrace.packing.samples import (
+    Access,
+    Fields,
+    Opening,
+    SourceField,
+    Unreadable,
+    Values,
+    bytes_of,
+)
 from headrace.packing.sources.folder import FolderSource
 from headrace.packing.sources.row_container import GONE, NO_NAME
-from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
 
 Types = tuple[type, ...]
@@ -50,11 +56,9 @@ class FunctionSource(FolderSource):
 
     _takes_columns = False
 
-    def __init__(
-        self, spec: DatasetSpec, place: SourceStore, fields: Fields, access: Access
-    ) -> None:
-        super().__init__(spec, place, fields, access)
-        self._access = access
+    def __init__(self, opening: Opening) -> None:
+        super().__init__(opening)
+        spec = opening.spec
         self._by_folders = spec.labels == "folders"
         self._by_names = spec.labels == "auto" and spec.label_kind == "class"
         self._roles: list[str] = []
@@ -69,20 +73,20 @@ class FunctionSource(FolderSource):
         # numbers to predict may be in the dict
         super().check_spec(spec if spec.index else spec.model_copy(update={"label_kind": "class"}))
 
-    def is_of_arrays(self, refs: Sequence[SampleRef]) -> bool:
+    def is_of_arrays(self, refs: SampleTable) -> bool:
         return False
 
-    def _num_own(self, refs: Sequence[SampleRef]) -> int:
+    def _num_own(self, refs: SampleTable) -> int:
         has_value = self._index is not None and self._spec.label_kind == "value"
         return len(self.fields) - 1 if has_value else len(self.fields)
 
-    def _read_own(self, refs: Sequence[SampleRef], fields: Fields) -> Iterator[Values | Unreadable]:
+    def _read_own(self, refs: SampleTable, fields: Fields) -> Iterator[Values | Unreadable]:
         kinds = {field.name: kind_named(field.kind).types for field in fields}
-        files: dict[SampleRef, set[str]] = {}
+        files: dict[StoredFile, set[str]] = {}
         for ref in refs:
-            file = SampleRef(*ref[:3])
+            file = StoredFile(*ref[:3])
             if self._index is None and ref.where:  # one of several
-                file = SampleRef(ref.path[: ref.where[1]], ref.where[0], ref.version)
+                file = StoredFile(ref.path[: ref.where[1]], ref.where[0], ref.version)
             files.setdefault(file, set()).add(ref.path)
         found: dict[str, Values | Unreadable] = {}
         waiting = deque(ref.path for ref in refs)
@@ -96,10 +100,10 @@ class FunctionSource(FolderSource):
         for path in waiting:
             yield found.get(path, Unreadable(path, "the reader did not yield it again"))
 
-    def _samples(self, path: str, place: Path | Unreadable) -> Iterator[tuple[str, Any]]:
+    def _samples(self, path: str, place: Path | UnreadableError) -> Iterator[tuple[str, Any]]:
         """Yield what the function makes of a file, each with the path of the sample."""
-        if isinstance(place, Unreadable):
-            yield path, place
+        if isinstance(place, UnreadableError):
+            yield path, Unreadable(path, place.what)
             return
         try:
             made = self._function(str(place))
@@ -120,14 +124,14 @@ class FunctionSource(FolderSource):
             return listed
         rows: list[tuple[Any, ...]] = []
         self.quarantined = bad = list[Unreadable]()
-        with closing(self._local(listed)) as places:
+        with closing(self._local(files_of(listed))) as places:
             for ref, place in zip(listed, places, strict=True):
                 for path, made in self._samples(ref.path, place):
                     names = _names(path, made, self._roles)
                     if isinstance(names, Unreadable):
                         bad.append(names)
                     else:
-                        own = sum(map(_num_bytes, made.values()))
+                        own = sum(map(bytes_of, made.values()))
                         num_bytes = own if self.sequential else ref.num_bytes
                         file = ref.num_bytes, len(ref.path)
                         rows.append((path, num_bytes, ref.version, *file, *names))
@@ -141,18 +145,17 @@ class FunctionSource(FolderSource):
         columns["places"] = [of_files, lengths] if self.sequential else []
         return by_path(SampleTable.of(**columns))
 
-    def _local(self, refs: Sequence[SampleRef]) -> Generator[Path | Unreadable, None, None]:
+    def _local(self, files: Sequence[StoredFile]) -> Generator[Path | UnreadableError, None, None]:
         """Local paths of files, each until the next is asked for."""
         if self._place.folder is not None:
-            for ref in refs:
-                self._place.unchanged(ref.path, ref.version)
-                reading(str(self._place.folder / ref.path))
-                yield self._place.folder / ref.path
+            for file in files:
+                self._place.unchanged(file.path, file.version)
+                reading(str(self._place.folder / file.path))
+                yield self._place.folder / file.path
             return
-        files = files_of(refs)
         with TemporaryDirectory(prefix="headrace-") as folder:
             for file, content in zip(files, self._place.read(files), strict=True):
-                if isinstance(content, Unreadable):
+                if isinstance(content, UnreadableError):
                     yield content
                     continue
                 path = Path(folder, file.path)
@@ -185,9 +188,10 @@ class FunctionSource(FolderSource):
     def _first(self, listed: SampleTable) -> tuple[str, Any]:
         """Return the first sample, with the name of its file."""
         name, made = "", None
-        with closing(self._local(listed)) as places:
-            for ref, place in zip(listed, places, strict=True):
-                name = f"{self._place.name}/{ref.path}"
+        files = files_of(listed)
+        with closing(self._local(files)) as places:
+            for file, place in zip(files, places, strict=True):
+                name = f"{self._place.name}/{file.path}"
                 try:
                     made = self._function(str(place))
                     if isinstance(made, _SEVERAL):
@@ -268,10 +272,6 @@ def _names(path: str, made: object, roles: Sequence[str]) -> Sequence[str | None
         if names[-1] is None and role != "group":
             return Unreadable(path, f"{role}: {GONE}")
     return names
-
-
-def _num_bytes(value: object) -> int:
-    return len(value) if isinstance(value, bytes | str) else int(getattr(value, "nbytes", 8))
 
 
 def _checked(path: str, made: object, kinds: Mapping[str, Types]) -> Values | Unreadable:

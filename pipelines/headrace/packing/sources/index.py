@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 from urllib.parse import unquote
 
 import xxhash
+from pyarrow import compute as pc
 
 from headrace.errors import DataError, RecipeError
 from headrace.files.manifest import ColumnNote
@@ -17,36 +18,35 @@ from headrace.objects.store import is_remote
 from headrace.packing.sample_table import (
     CARRIED,
     ROLES,
-    SampleRef,
     SampleTable,
     in_order,
     shown,
     strings,
 )
-from headrace.packing.samples import NOTHING, Access, Fields, SourceField, Unreadable, Values
+from headrace.packing.samples import Access, Fields, Opening, Unreadable, Values
 from headrace.packing.sources.arrow import ParquetSource
-from headrace.packing.sources.files import suffix_of
+from headrace.packing.sources.arrow_columns import column_of
+from headrace.packing.sources.files import FORMS, suffix_of
 from headrace.packing.sources.lines import CsvSource, JsonLinesSource
-from headrace.packing.sources.listing import LABEL, PATHS
+from headrace.packing.sources.listing import LABEL, PATHS, table_of_rows
 from headrace.packing.sources.open import open_place
 from headrace.packing.sources.rows import RowSource, samples_of
 from headrace.packing.sources.source_store import SourceStore, utf8_names
 from headrace.recipe.dataset import DatasetSpec
 
 _FORMS: tuple[type[RowSource], ...] = (CsvSource, JsonLinesSource, ParquetSource)
-SUFFIXES = tuple(suffix for form in _FORMS for suffix in form.suffixes)
+SUFFIXES = tuple(suffix for form in _FORMS for suffix in FORMS[form.form].suffixes)
 """Endings of index files."""
 
 
 class Index:
     """The index file that a recipe names: a table whose rows name the files of samples."""
 
-    def __init__(
-        self, spec: DatasetSpec, place: SourceStore, access: Access = NOTHING, *, every: bool = True
-    ) -> None:
+    def __init__(self, opening: Opening, *, every: bool = True) -> None:
+        spec = opening.spec
         named = {name: column for name, column in spec.fields.items() if "*" not in column}
-        self._place = place
-        self._home, self._file = self._found(spec, access)
+        self._place = opening.place
+        self._home, self._file = self._found(opening)
         self._every = every and not named
         has_values = spec.labels != "none" and spec.label_kind == "value"
         needs_label = spec.labels in ("index", "field") or has_values
@@ -81,7 +81,7 @@ class Index:
     def matched(self, listed: SampleTable) -> SampleTable:
         """The samples with what their rows say; rows and files match one to one."""
         rows, hashed = self._read()
-        self._check_match(listed.paths, rows.paths, rows.column("label") is not None)
+        self._check_match(listed.paths, rows.paths, rows.has("label"))
         lacking = strings([each.path for each in self.quarantined])
         listed = SampleTable(listed.table.filter(_are_none_of(listed.paths, lacking)))
         carried = [name for name in rows.table.column_names if name.startswith(CARRIED)]
@@ -94,35 +94,34 @@ class Index:
         )
         return replace(matched, index_hash=hashed)
 
-    def values(
-        self, fields: Sequence[SourceField], refs: Sequence[SampleRef]
-    ) -> Iterator[Values | Unreadable]:
+    def values(self, fields: Fields, refs: SampleTable) -> Iterator[Values | Unreadable]:
         """Values of the rows of samples."""
-        if not fields:
-            return iter([{} for _ in refs])
-        source = self._rows if self._rows.fields else self._source(tuple(fields))
-        if isinstance(refs, SampleTable) and refs.column(CARRIED + fields[0].name) is not None:
-            columns = {
-                each.name: source.filled(each, refs.column(CARRIED + each.name)) for each in fields
+        source = self._rows if self._rows.fields else self._source(fields)
+        if refs.has(CARRIED + fields[0].name):
+            cells = {
+                each.name: column_of(each, refs.column(CARRIED + each.name)) for each in fields
             }
+            columns = {name: source.filled(name, column) for name, column in cells.items()}
             return samples_of(refs.iter_paths(), columns)
-        path, version = f"{self._file.path}#", self._file.version
-        rows = [SampleRef(path, 0, version, where=ref.where[-2:]) for ref in refs]
+        rows = table_of_rows(self._file, 0, {0: len(refs)}, {})
+        numbers = dict(zip(("place_0", "place_1"), refs.places[-2:], strict=True))
+        found = source.read(SampleTable(rows).with_columns(**numbers))
         return (
-            Unreadable(ref.path, values.reason) if isinstance(values, Unreadable) else values
-            for ref, values in zip(refs, source.read(rows), strict=True)
+            Unreadable(path, values.reason) if isinstance(values, Unreadable) else values
+            for path, values in zip(refs.iter_paths(), found, strict=True)
         )
 
     def _source(self, fields: Fields) -> RowSource:
-        form = next(form for form in _FORMS if suffix_of(self._file.path) in form.suffixes)
+        suffix = suffix_of(self._file.path)
+        form = next(form for form in _FORMS if suffix in FORMS[form.form].suffixes)
         place = SourceStore(self._home.store, self._file.path)
-        source = form(self._spec, place, fields, NOTHING)
-        source.asked = source.asked.as_index(every=self._every)
+        source = form(Opening(spec=self._spec, place=place, fields=fields))
+        source.asked = replace(source.asked, is_index=True, every=self._every)
         return source
 
-    def _found(self, spec: DatasetSpec, access: Access) -> tuple[SourceStore, StoredFile]:
+    def _found(self, opening: Opening) -> tuple[SourceStore, StoredFile]:
         """Return the index file, and where it lies."""
-        return _find(spec.index or "", self._place, access)
+        return _find(opening.spec.index or "", opening.place, opening.access)
 
     def _read(self) -> tuple[SampleTable, str]:
         """What the rows say, by path, and one hash of the values of all of them."""
@@ -140,13 +139,18 @@ class Index:
             hashed = self._hashed(paths, table)
             with utf8_names(self.name):
                 in_rows = strings(paths).take(rows.column("row"))
-            carried = self._rows.carried(rows.column("row"))
+            carried = self._carried(rows.column("row"))
             listed, twice = in_order(rows.with_columns(path=in_rows, row=None, **carried))
             if twice >= 0:
                 raise self._twice(paths, listed[twice].path, table)
         left_out = self._rows.left_out.items()
         self.quarantined = [Unreadable(paths[row], reason) for row, reason in left_out]
         return listed, hashed
+
+    def _carried(self, rows: Any) -> Mapping[str, Any]:
+        """Return values of rows that are kept in the plan, as columns of samples."""
+        del rows
+        return {}
 
     def _hashed(self, paths: Sequence[str], table: Any) -> str:
         """One hash of all values, in whatever order their rows are; empty for no columns."""
@@ -230,8 +234,6 @@ def _advice(path: str, files: Sequence[str]) -> str:
 
 
 def _are_none_of(texts: Any, others: Any) -> Any:
-    from pyarrow import compute as pc
-
     return pc.invert(pc.is_in(texts, others))
 
 

@@ -12,6 +12,7 @@ from tempfile import SpooledTemporaryFile
 from typing import Any, BinaryIO, cast
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.errors import DataError, RecipeError
@@ -19,7 +20,7 @@ from headrace.files.manifest import ColumnNote
 from headrace.objects.protocol import Check
 from headrace.packing.column_notes import is_notable, remark
 from headrace.packing.sample_table import SampleTable
-from headrace.packing.samples import Access, Fields, SourceField, Unreadable
+from headrace.packing.samples import Fields, Opening, SourceField, Unreadable
 from headrace.packing.sources.arrow_columns import coded, column_of
 from headrace.packing.sources.cells import (
     JSON,
@@ -53,8 +54,6 @@ from headrace.packing.sources.row_container import (
     RowContainer,
 )
 from headrace.packing.sources.rows import RowSource
-from headrace.packing.sources.source_store import SourceStore
-from headrace.recipe.dataset import DatasetSpec
 
 logger = logging.getLogger(__name__)
 
@@ -132,8 +131,6 @@ class LineTable(RowContainer):
 
     def texts(self, column: str) -> Any:
         """A column of classes, groups, splits or paths as an Arrow array of texts."""
-        import pyarrow as pa
-
         return pa.chunked_array(self._scan.texts[column], pa.string()).combine_chunks()
 
     def place(self, row: int) -> str:
@@ -194,8 +191,6 @@ class LineTable(RowContainer):
         Raises:
             NoTableError: One is neither text nor a whole number.
         """
-        import pyarrow as pa
-
         if cells is None:
             return pa.nulls(len(self._rows(part)[0]), pa.string())
         if not isinstance(cells, list):
@@ -312,11 +307,8 @@ class LineTable(RowContainer):
 class LineSource(RowSource):
     """Rows of files of lines."""
 
-    def __init__(
-        self, spec: DatasetSpec, place: SourceStore, fields: Fields, access: Access
-    ) -> None:
-        super().__init__(spec, place, fields, access)
-        self._encoding = spec.encoding
+    def __init__(self, opening: Opening) -> None:
+        super().__init__(opening)
         self._tallies: dict[str, Tally] = {}
         self._scans: dict[str, _Scan] = {}
         self._kinds: dict[str, str] = {}
@@ -326,7 +318,7 @@ class LineSource(RowSource):
         """Return how lines of a file are read."""
 
     def container(self, path: str, stream: BinaryIO, closing: ExitStack) -> LineTable:
-        text = _as_utf8(stream, self._encoding, closing)
+        text = _as_utf8(stream, self._spec.encoding, closing)
         scanned = self._scans.setdefault(path, _Scan())
         return LineTable(text, self.lines(path), self._kinds, scanned)
 
@@ -379,7 +371,6 @@ class CsvSource(LineSource):
     """Rows of CSV files."""
 
     form = "csv"
-    suffixes = (".csv", ".tsv")
 
     def lines(self, path: str) -> LineFormat:
         return CsvFormat(tabs=suffix_of(path) == ".tsv")
@@ -389,7 +380,6 @@ class JsonLinesSource(LineSource):
     """Objects of JSONL files."""
 
     form = "jsonl"
-    suffixes = (".jsonl", ".ndjson")
 
     def lines(self, path: str) -> LineFormat:
         return JsonLinesFormat()

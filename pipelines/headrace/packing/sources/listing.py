@@ -15,11 +15,12 @@ from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
+import pyarrow as pa
 
 from headrace.errors import DataError, RecipeError, nearest
 from headrace.fields.field_kind import Value, kind_named
 from headrace.objects.protocol import StoredFile
-from headrace.packing.sample_table import SampleTable, coded_texts, repeated
+from headrace.packing.sample_table import ROLES, SampleTable, coded_texts, repeated, stop_within
 from headrace.packing.samples import READ_BYTES, Fields, SourceField
 from headrace.packing.sources.files import check_field_name, rows_as_samples
 from headrace.packing.sources.row_container import GONE, NO_NAME, RowContainer, Types
@@ -37,21 +38,17 @@ PATHS = ("path", "file_name")
 class Asked:
     """The columns that a recipe asks for."""
 
+    spec: DatasetSpec
+    """The recipe's dataset."""
     fields: Mapping[str, str]
     """Column by field, with the number to predict as `label`; empty for all columns."""
     roles: Mapping[str, str]
     """Columns of classes, groups and splits, by role."""
-    labels: str
     as_value: bool
     """Whether the label is a number to predict."""
-    missing: Mapping[str, str | float]
-    is_index: bool = False
-    every: bool = True
+    every: bool
     """Whether columns that the recipe does not name are fields."""
-    path: str | None = None
-    """Column of an index that names files, if the recipe names it."""
-    keeps_lists: bool = False
-    """Whether lists of numbers in an index are arrays, not texts of JSON."""
+    is_index: bool = False
 
     @classmethod
     def of(cls, spec: DatasetSpec) -> Asked:
@@ -71,22 +68,17 @@ class Asked:
             fields[LABEL], label = label, None
         roles = {LABEL: label, "group": spec.group_field, "split": spec.split_field}
         return cls(
+            spec=spec,
             fields=fields,
             roles={role: column for role, column in roles.items() if column},
-            labels=spec.labels,
             as_value=as_value,
-            missing=spec.missing,
             every=not spec.fields,
-            path=spec.path_field,
         )
-
-    def as_index(self, *, every: bool, keeps_lists: bool = False) -> Asked:
-        """Return what is asked of an index; `every`: whether all other columns are fields."""
-        return replace(self, is_index=True, every=every, keeps_lists=keeps_lists)
 
     def path_column(self, types: Iterable[str]) -> str:
         """Return the column of an index that names files."""
-        return self.path or (PATHS[1] if PATHS[1] in types and PATHS[0] not in types else PATHS[0])
+        default = PATHS[1] if PATHS[1] in types and PATHS[0] not in types else PATHS[0]
+        return self.spec.path_field or default
 
     @property
     def named(self) -> list[str]:
@@ -96,11 +88,10 @@ class Asked:
     @property
     def defaults(self) -> Mapping[str, str]:
         """Columns of an index that are roles by their names, by role."""
-        roles = (LABEL, "group", "split") if self.is_index else ()
-        has_label = self.labels != "none" and not self.as_value
-        return {
-            role: role for role in roles if role not in self.roles and (role != LABEL or has_label)
-        }
+        roles = {*ROLES} - self.roles.keys() if self.is_index else set[str]()
+        if self.spec.labels == "none" or self.as_value:
+            roles -= {LABEL}
+        return {role: role for role in ROLES if role in roles}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +135,7 @@ def choose(asked: Asked, rows: RowContainer, container: str, other: str = "") ->
     types = rows.types
     defaults = {role: column for role, column in asked.defaults.items() if column in types}
     roles = {**asked.roles, **defaults}
-    if LABEL not in roles and asked.labels == "auto" and not asked.as_value:
+    if LABEL not in roles and asked.spec.labels == "auto" and not asked.as_value:
         named = [column for column in types if rows.class_names(column)]
         roles |= {LABEL: named[0]} if len(named) == 1 else {}
     _check_named(asked, rows, container, other)
@@ -157,12 +148,11 @@ def choose(asked: Asked, rows: RowContainer, container: str, other: str = "") ->
         replace(rows.field(name, column), column=column, type=types[column])
         for name, column in columns.items()
     )
-    shortens = asked.is_index and not asked.keeps_lists
     chosen = Chosen(
-        fields=tuple(map(_field_of_index, fields)) if shortens else fields,
+        fields=tuple(map(_field_of_index, fields)) if asked.is_index else fields,
         roles=roles,
         classes=tuple(rows.class_names(label)) if label else (),
-        missing=asked.missing,
+        missing=asked.spec.missing,
     )
     _ = chosen.fills
     if asked.as_value:
@@ -173,7 +163,7 @@ def choose(asked: Asked, rows: RowContainer, container: str, other: str = "") ->
 def _check_named(asked: Asked, rows: RowContainer, name: str, other: str) -> None:
     """Refuse a container without a column that the recipe names."""
     types, path = rows.types, asked.path_column(rows.types)
-    needed = dict.fromkeys([*([path] if asked.is_index else []), *asked.named, *asked.missing])
+    needed = dict.fromkeys([*([path] if asked.is_index else []), *asked.named, *asked.spec.missing])
     missing = [column for column in needed if column not in types]
     if missing and rows.bad and not types:
         raise DataError(f"{name}, {next(iter(rows.bad.values()))}", "Correct or remove the row.")
@@ -293,8 +283,6 @@ def table_of_rows(
         parts: Rows by the number of the container's part.
         texts: Label, group and split, of those that are known.
     """
-    import pyarrow as pa
-
     num_rows, sizes = sum(parts.values()), list(parts.values())
     columns = {
         "path": repeated(f"{file.path}#{0:0{len(str(num_rows - 1))}}", num_rows),
@@ -320,8 +308,7 @@ def windows(refs: SampleTable) -> Iterator[tuple[int, int]]:
     cuts = [0, *(np.flatnonzero(highest < lowest) + 1).tolist(), len(refs)]
     start = 0
     while start < len(refs):
-        before = int(ends[start - 1]) if start else 0
-        most = max(int(np.searchsorted(ends, before + READ_BYTES, side="right")), start + 1)
+        most = stop_within(ends, start, READ_BYTES)
         cut = cuts[bisect_right(cuts, most) - 1]
         stop = cut if cut > start else most
         yield start, stop
@@ -355,8 +342,8 @@ def _role_names(
 
 
 def _field_of_index(field: SourceField) -> SourceField:
-    """Return a field of an index: lists are texts of JSON, numbers of the widest types."""
-    if field.kind == "array":
+    """Return a field of an index: lists of users are texts of JSON, numbers of the widest types."""
+    if field.kind == "array" and field.mixed is None:
         return replace(field, kind="text", encoding="json", type="json")
     widest = {"i": "int64", "u": "uint64", "f": "float64"}
     kind = np.dtype(field.dtype).kind if field.dtype else ""

@@ -22,7 +22,6 @@ from headrace.packing.sources.rows import RowSource
 class MadeSource(RowSource):
     """Rows of tables; their content is their version, so that workers find the same rows."""
 
-    suffixes = ()
     stays_open = True
     path = ""
     """What the rows are named by."""

@@ -2,64 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import cast
 
 from headrace.errors import RecipeError
 from headrace.objects.store import LocalStore, is_remote, open_store
-from headrace.packing.samples import NOTHING, Access, Fields, Source
-from headrace.packing.sources.files import is_text_sample, is_zarr, suffix_of, way_in
+from headrace.packing.samples import NOTHING, Access, Fields, Opening, Source
+from headrace.packing.sources.files import FORMS, is_text_sample, is_zarr, suffix_of, way_in
 from headrace.packing.sources.parts import patterns_of
 from headrace.packing.sources.source_store import SourceStore, refuse_link
 from headrace.packing.sources.webdataset import is_webdataset
-from headrace.recipe.dataset import DatasetSpec, SourceFormat
+from headrace.recipe.dataset import DatasetSpec
 from headrace.recipe.globs import matcher
 
-# what makes a source: of the dataset, where its files lie, fields known from a listing, and access
-FORMS: dict[SourceFormat, str] = {
-    "files": "folder.FolderSource",
-    "tar": "folder.TarSource",
-    "webdataset": "webdataset.WebDatasetSource",
-    "parquet": "arrow.ParquetSource",
-    "hdf5": "hdf5.Hdf5Source",
-    "function": "function.FunctionSource",
-    "huggingface": "arrow.HuggingFaceSource",
-    "csv": "lines.CsvSource",
-    "jsonl": "lines.JsonLinesSource",
-    "coco": "coco.CocoSource",
-    "voc": "voc.VocSource",
-    "yolo": "yolo.YoloSource",
-    "npz": "arrays.NpzSource",
-    "zarr": "arrays.ZarrSource",
-    "sql": "sql.SqlSource",
-}
-
-NAMED: tuple[SourceFormat, ...] = ("function", "coco", "voc", "yolo")
-"""Forms that only recipes name."""
-
-_CONTAINERS: dict[str, SourceFormat] = {
-    ".tar": "tar",
-    ".h5": "hdf5",
-    ".hdf5": "hdf5",
-    ".parquet": "parquet",
-    ".arrow": "huggingface",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-}
-"""Form by the ending of files that hold many samples."""
-
-_ALONE: dict[str, SourceFormat] = {
-    ".npz": "npz", ".db": "sql", ".sqlite": "sql", ".sqlite3": "sql", ".duckdb": "sql",
-}  # fmt: skip
-"""Form of files that hold many samples if `dataset.source` names one itself."""
-
-_BESIDE: tuple[SourceFormat, ...] = ("csv", "jsonl")
-"""Forms of files that often tell of others: taken only where nothing else is."""
-
+_SUFFIXES = {suffix for form in FORMS.values() for suffix in form.suffixes}
 _EXAMPLES = ("digits",)  # what `headrace example` writes
 
 
@@ -79,15 +37,15 @@ def open_source(spec: DatasetSpec, access: Access = NOTHING, fields: Fields = ()
     if spec.query is not None and form != "sql":
         raise RecipeError(
             f"dataset.query is given, but {place.name} is of format '{form}', not a database",
-            f"Leave it out, or set dataset.source to a database: a file {', '.join(_ALONE)}.",
+            "Leave it out, or set dataset.source to a database: a file "
+            f"{', '.join(FORMS['sql'].suffixes)}.",
         )
-    make: Callable[..., Source] = class_of(form)
-    return make(spec, place, fields, access)
+    return class_of(form)(Opening(spec=spec, place=place, fields=fields, access=access))
 
 
-def class_of(form: SourceFormat) -> type[Source]:
+def class_of(form: str) -> type[Source]:
     """Return the class of the sources of a form."""
-    module, _, name = FORMS[form].partition(".")
+    module, _, name = FORMS[form].source.partition(".")
     return cast("type[Source]", getattr(import_module(f"headrace.packing.sources.{module}"), name))
 
 
@@ -100,7 +58,7 @@ def with_format(spec: DatasetSpec, access: Access = NOTHING) -> DatasetSpec:
     return spec.model_copy(update={"format": _form_of(spec, place), "source": source})
 
 
-def _form_of(spec: DatasetSpec, place: SourceStore) -> SourceFormat:
+def _form_of(spec: DatasetSpec, place: SourceStore) -> str:
     """The form that the recipe names, or else that of the files.
 
     Files that `dataset.include` or `dataset.fields` match are samples; only where there is none,
@@ -110,7 +68,7 @@ def _form_of(spec: DatasetSpec, place: SourceStore) -> SourceFormat:
         return spec.format
     if spec.reader is not None:
         return "function"
-    if (alone := _ALONE.get(suffix_of(place.only))) is not None:
+    if (alone := _form_with(suffix_of(place.only), "file")) is not None:
         return alone
     if place.folder is not None and is_zarr(place.folder):
         return "zarr"
@@ -121,23 +79,23 @@ def _form_of(spec: DatasetSpec, place: SourceStore) -> SourceFormat:
             f"{place.name} holds '{first}' and '{second}', files of different forms",
             f"Set dataset.format to one of {', '.join(sorted(found))}.",
         )
-    form: SourceFormat = next(iter(found), "files")
+    form: str = next(iter(found), "files")
     if form == "tar" and spec.index is None and is_webdataset(spec, place, found["tar"]):
         return "webdataset"
     return form
 
 
-def _containers_of(spec: DatasetSpec, place: SourceStore) -> dict[SourceFormat, str]:
+def _containers_of(spec: DatasetSpec, place: SourceStore) -> dict[str, str]:
     """The first container of every form; empty as soon as a file is a sample.
 
     A table of lines counts only where there are neither other containers nor texts.
     """
     patterns = patterns_of(spec.fields)
     matches = matcher(spec.include)
-    found: dict[SourceFormat, str] = {}
+    found: dict[str, str] = {}
     has_texts = False
     for path in place.names():
-        form = _CONTAINERS.get(suffix_of(path))
+        form = _form_with(suffix_of(path), "folder", "table")
         if path == spec.index:
             continue
         if form is not None:
@@ -145,8 +103,15 @@ def _containers_of(spec: DatasetSpec, place: SourceStore) -> dict[SourceFormat, 
         elif any(pattern.stem_of(path) for pattern in patterns.values()) or matches(path):
             return {}
         has_texts = has_texts or is_text_sample(path)
-    others = {form: path for form, path in found.items() if form not in _BESIDE}
+    others = {form: path for form, path in found.items() if FORMS[form].taken != "table"}
     return others if others or has_texts else found
+
+
+@cache
+def _form_with(suffix: str, *taken: str) -> str | None:
+    """Return the form of files with an ending, of those that are taken so."""
+    forms = (name for name, form in FORMS.items() if form.taken in taken)
+    return next((name for name in forms if suffix in FORMS[name].suffixes), None)
 
 
 def open_place(source: str, access: Access = NOTHING) -> SourceStore:
@@ -157,14 +122,14 @@ def open_place(source: str, access: Access = NOTHING) -> SourceStore:
     """
     if is_remote(source):
         prefix, _, only = source.rstrip("/").rpartition("/")
-        if suffix_of(only) in {*_CONTAINERS, *_ALONE}:
+        if suffix_of(only) in _SUFFIXES:
             return SourceStore(open_store(prefix, access.s3), only)
         refuse_file(source)
         return SourceStore(open_store(source, access.s3))
     path = Path(source.removeprefix("file://")).expanduser().absolute()
     if path.is_dir():
         return SourceStore(LocalStore(str(path), refuse_link))
-    if path.is_file() and suffix_of(path.name) in {*_CONTAINERS, *_ALONE}:
+    if path.is_file() and suffix_of(path.name) in _SUFFIXES:
         return SourceStore(LocalStore(str(path.parent), refuse_link), path.name)
     problem = "is a file, not a folder" if path.exists() else "does not exist"
     raise RecipeError(f"The source folder {path} {problem}", _right_source(path))

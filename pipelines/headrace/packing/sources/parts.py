@@ -8,21 +8,21 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.errors import DataError, RecipeError, UnreadableError
 from headrace.fields.field_kind import Value, kind_named
 from headrace.objects.protocol import Check, StoredFile
 from headrace.packing.sample_table import (
-    SampleRef,
     SampleTable,
     by_path,
     columns_of,
     joined,
     shown,
 )
-from headrace.packing.samples import Content, SourceField, Unreadable, Values
-from headrace.packing.sources.source_store import SourceStore
+from headrace.packing.samples import SourceField, Unreadable, Values
+from headrace.packing.sources.source_store import Content, SourceStore
 
 T = TypeVar("T")
 
@@ -105,8 +105,6 @@ def _stems(
 
     Of the patterns, with their numbers, the first that matches a file counts.
     """
-    import pyarrow as pa
-
     found = (
         next((stem, number) for number, pattern in order if (stem := pattern.stem_of(path)))
         for path in matched.iter_paths()
@@ -118,7 +116,7 @@ def _stems(
     return stems.dictionary, files
 
 
-def parts_of(patterns: Patterns, refs: Sequence[SampleRef]) -> list[StoredFile]:
+def parts_of(patterns: Patterns, refs: SampleTable) -> list[StoredFile]:
     """The files of samples, sample after sample, in the order of the fields."""
     first = next(iter(patterns.values()))
     files: list[StoredFile] = []
@@ -131,7 +129,7 @@ def parts_of(patterns: Patterns, refs: Sequence[SampleRef]) -> list[StoredFile]:
 
 
 def values_of(
-    refs: Sequence[SampleRef], contents: Iterator[Content], fields: Sequence[SourceField]
+    refs: SampleTable, contents: Iterator[Content], fields: Sequence[SourceField]
 ) -> Iterator[Values | Unreadable]:
     """Values of samples of one file for each field."""
     converters = [
@@ -151,12 +149,10 @@ def values_of(
 
 def made_of(path: str, content: Content, convert: Callable[[bytes], T]) -> T | Unreadable:
     """What `convert` makes of a file's bytes, or why it cannot."""
-    if isinstance(content, Unreadable):
-        return content
-    if not content:
-        return Unreadable(path, "the file is empty")
     try:
-        return convert(content)
+        if isinstance(content, UnreadableError):
+            raise content
+        return convert(content) if content else Unreadable(path, "the file is empty")
     except UnreadableError as error:
         return Unreadable(path, str(error))
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.errors import DataError
@@ -15,17 +16,16 @@ from headrace.files.manifest import ColumnNote
 from headrace.informing import inform
 from headrace.objects.protocol import Check, StoredFile
 from headrace.packing.column_notes import LOOKED_AT, notes_on
-from headrace.packing.sample_table import SampleRef, SampleTable, strings
+from headrace.packing.sample_table import SampleTable, stop_within, strings
 from headrace.packing.samples import (
     READ_BYTES,
-    Access,
-    Fields,
+    Opening,
     Source,
     SourceField,
     Unreadable,
     Values,
+    bytes_of,
 )
-from headrace.packing.sources.arrow_columns import column_of
 from headrace.packing.sources.cells import Tally, add_texts
 from headrace.packing.sources.files import (
     chosen,
@@ -43,7 +43,6 @@ from headrace.packing.sources.listing import (
     windows,
 )
 from headrace.packing.sources.row_container import GONE, ColumnOfRows, NoTableError, RowContainer
-from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
 
 _FIRST_ROWS = 256
@@ -54,25 +53,19 @@ class RowSource(Source):
     """Rows of the containers below a place."""
 
     form: str
-    suffixes: tuple[str, ...]
     sequential = True
     what: ClassVar[str] = ""
     """The form as people call it, if they do not call it so."""
     stays_open: ClassVar[bool] = False
     """Whether a container stays open for the rows behind those that were read."""
 
-    def __init__(
-        self, spec: DatasetSpec, place: SourceStore, fields: Fields, access: Access
-    ) -> None:
-        self.check_spec(spec)
-        self.asked = Asked.of(spec)
-        self.chosen = Chosen(fields=fields, missing=spec.missing)
-        self.fields = fields
+    def __init__(self, opening: Opening) -> None:
+        super().__init__(opening)
+        self.asked = Asked.of(self._spec)
+        self.chosen = Chosen(fields=self.fields, missing=self._spec.missing)
         self.left_out: Mapping[int, str] = {}
         """Why rows of the container that was listed last are no samples, by their number."""
         self.quarantined: list[Unreadable] = []
-        self._place = place
-        self._include = chosen(spec)
         self._open: tuple[str, str, RowContainer] | None = None
         self._closing = ExitStack()
 
@@ -93,8 +86,6 @@ class RowSource(Source):
     @contextmanager
     def _naming(self, path: str) -> Iterator[None]:
         """Name the file that cannot be read, in a DataError."""
-        import pyarrow as pa
-
         name, what = f"{self._place.name}/{path}", self.what or self.form
         try:
             yield
@@ -106,7 +97,7 @@ class RowSource(Source):
             raise damaged(name, what, error) from error
 
     def containers(self, check: Check | None = None) -> Sequence[StoredFile]:
-        return containers(self._place, self.form, self.suffixes, check, self._include)
+        return containers(self._place, self.form, check, chosen(self._spec))
 
     def split_of(self, path: str) -> str | None:
         """Return the split of a container by its place; None if that does not say it."""
@@ -135,24 +126,21 @@ class RowSource(Source):
             first = next(iter(self.quarantined), None)
             raise DataError(f"{what} that can be read: {first.reason}" if first else what)
         listed = SampleTable.concatenated(tables)
-        has_classes = listed.column("label") is not None
-        no_second_label([each.name for each in self.fields], has_classes)
+        no_second_label([each.name for each in self.fields], listed.has("label"))
         return listed
 
-    def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:
+    def read(self, refs: SampleTable) -> Iterator[Values | Unreadable]:
         """Yield values of samples, in order; about `READ_BYTES` of them are in memory at once.
 
         Samples of a shard come in random order, so each reading goes over all parts that it lies
         in: as many rows as fit are read at once.
         """
         for start, stop, columns in self.read_columns(refs, by_size=True):
-            some = refs[start:stop]
-            paths = some.iter_paths() if isinstance(some, SampleTable) else [r.path for r in some]
-            yield from samples_of(paths, columns)
+            yield from samples_of(refs[start:stop].iter_paths(), columns)
             del columns  # before the next are read
 
     def read_columns(
-        self, refs: Sequence[SampleRef], *, by_size: bool = False
+        self, refs: SampleTable, *, by_size: bool = False
     ) -> Iterator[tuple[int, int, Mapping[str, ColumnOfRows]]]:
         """Yield the first sample, the one behind the last, and values by field, in order.
 
@@ -166,12 +154,13 @@ class RowSource(Source):
         """
         most, row_bytes = _FIRST_ROWS, 0
         try:
-            for start, end in windows(refs) if isinstance(refs, SampleTable) else [(0, len(refs))]:
+            for start, end in windows(refs):
                 while start < end:
                     stop = min(start + most, end) if by_size else end
                     if by_size:
-                        ends = np.cumsum(np.maximum(_sizes(refs[start:stop]), row_bytes))
-                        stop = start + max(1, int(np.searchsorted(ends, READ_BYTES, side="right")))
+                        sizes = refs[start:stop].numbers("bytes")
+                        ends = np.cumsum(np.maximum(sizes, row_bytes))
+                        stop = start + stop_within(ends, 0, READ_BYTES)
                     columns = self._in_columns(refs[start:stop])
                     if by_size:
                         row_bytes = sum(map(_num_bytes, columns.values())) // (stop - start)
@@ -183,21 +172,23 @@ class RowSource(Source):
         finally:
             self._close()
 
-    def _in_columns(self, refs: Sequence[SampleRef]) -> dict[str, ColumnOfRows]:
-        of, parts, numbers = _places(refs)
-        order = np.lexsort((numbers, parts, of))
-        changes = (np.diff(of[order]) != 0) | (np.diff(parts[order]) != 0)
+    def _in_columns(self, refs: SampleTable) -> dict[str, ColumnOfRows]:
         found: dict[str, ColumnOfRows] = {}
         files: dict[int, tuple[str, str]] = {}
+        places = refs.column("path").indices, *refs.places
+        of, parts, numbers = (np.asarray(each, np.int64) for each in places)
+        order = np.lexsort((numbers, parts, of))
+        changes = (np.diff(of[order]) != 0) | (np.diff(parts[order]) != 0)
         for at in np.split(order, np.flatnonzero(changes) + 1):
             if (number := int(of[at[0]])) not in files:
-                files[number] = _file_of(refs[int(at[0])])
+                ref = refs[int(at[0])]
+                files[number] = ref.path.rpartition("#")[0], ref.version
             path, version = files[number]
             with self._naming(path):
                 rows = self._opened(path, version)
                 for piece, columns in rows.pieces(self.fields, int(parts[at[0]]), numbers[at]):
                     for field, column in zip(self.fields, columns, strict=True):
-                        filled = self._filled(field.name, column)
+                        filled = self.filled(field.name, column)
                         found[field.name] = _put(
                             found.get(field.name), filled, at[piece], len(refs)
                         )
@@ -217,17 +208,8 @@ class RowSource(Source):
         self._open = None
         self._closing.close()
 
-    def carried(self, rows: Any) -> Mapping[str, Any]:
-        """Return values of rows that are kept in the plan, as columns of samples."""
-        del rows
-        return {}
-
-    def filled(self, field: SourceField, cells: Any) -> ColumnOfRows:
-        """Return an Arrow array as values of a field, with what stands for missing ones."""
-        return self._filled(field.name, column_of(field, cells))
-
-    def _filled(self, name: str, column: ColumnOfRows) -> ColumnOfRows:
-        """Return a column with what stands for missing values."""
+    def filled(self, name: str, column: ColumnOfRows) -> ColumnOfRows:
+        """Return a column of a field with what stands for missing values."""
         fill = self.chosen.fills.get(name)
         gone = [row for row, why in column.wrong.items() if why == GONE and fill is not None]
         if not gone:
@@ -292,22 +274,6 @@ def samples_of(
             yield Unreadable(path, why)
 
 
-def _places(refs: Sequence[SampleRef]) -> list[NDArray[np.int64]]:
-    """Return the number of each row's container, its part, and its row in that."""
-    if isinstance(refs, SampleTable):
-        columns = refs.column("path").indices, *refs.places
-        return [column.to_numpy().astype(np.int64) for column in columns]
-    files: dict[tuple[str, str], int] = {}
-    of = [files.setdefault(_file_of(ref), len(files)) for ref in refs]
-    return [np.array(of), *np.array([ref.where for ref in refs]).T]
-
-
-def _sizes(refs: Sequence[SampleRef]) -> NDArray[np.int64]:
-    if isinstance(refs, SampleTable):
-        return refs.numbers("bytes")
-    return np.array([ref.num_bytes for ref in refs], dtype=np.int64)
-
-
 def _put(
     whole: ColumnOfRows | None, column: ColumnOfRows, at: NDArray[np.int64], num_rows: int
 ) -> ColumnOfRows:
@@ -332,15 +298,7 @@ def _put(
     return ColumnOfRows(before, {**whole.wrong, **wrong} if wrong else whole.wrong)
 
 
-def _file_of(ref: SampleRef) -> tuple[str, str]:
-    """Return the path and version of the container of a row."""
-    return ref.path.rpartition("#")[0], ref.version
-
-
 def _num_bytes(column: ColumnOfRows) -> int:
     if isinstance(column.values, np.ndarray):
         return int(column.values.nbytes)
-    return sum(
-        len(value) if isinstance(value, bytes | str) else getattr(value, "nbytes", 8)
-        for value in column.values
-    )
+    return sum(map(bytes_of, column.values))

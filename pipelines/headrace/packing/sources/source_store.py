@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from posixpath import splitext
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, TypeAlias, TypeVar
+
+import pyarrow as pa
 
 from headrace.errors import (
     DataError,
@@ -22,7 +24,6 @@ from headrace.objects.protocol import ByteRange, Check, Store, StoredFile, as_li
 from headrace.objects.store import LocalStore
 from headrace.packing.reading import reading
 from headrace.packing.sample_table import SampleTable, by_path, columns_of
-from headrace.packing.samples import Content, Unreadable
 
 T = TypeVar("T")
 
@@ -30,6 +31,8 @@ HIDDEN = re.compile(
     r"(?:^|/)(?:(?:__MACOSX|@eaDir|\$RECYCLE\.BIN)/|(?:Thumbs\.db|desktop\.ini)$)"
 )  # beside names with a dot
 
+Content: TypeAlias = "bytes | UnreadableError"
+"""Bytes of a whole file, or why there are none."""
 Wanted = Callable[[str], object]
 """Whether a file counts, by its path."""
 
@@ -66,8 +69,6 @@ class SourceStore:
             RecipeError: A folder is a link, a name is not UTF-8, or a link leaves the folder.
             DataError: Two files have the same path, as in a tar file.
         """
-        import pyarrow as pa
-
         self.left_out.clear()
         chosen = partial(self._is_chosen, wanted)
         found: Iterator[tuple[str, int, str | int]] = self._told(self._files(chosen, check))
@@ -102,13 +103,10 @@ class SourceStore:
     def read(self, files: Sequence[StoredFile]) -> Iterator[Content]:
         """Bytes of whole files, in order."""
         with _as_listed():
-            for file, content in zip(files, self.store.read_files(files), strict=True):
-                if isinstance(content, UnreadableError):
-                    yield Unreadable(file.path, content.what)
-                elif isinstance(content, DataError):
+            for content in self.store.read_files(files):
+                if isinstance(content, DataError) and not isinstance(content, UnreadableError):
                     raise content
-                else:
-                    yield content
+                yield content
 
     def read_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[bytes]:
         """Bytes of parts of files, in order."""

@@ -8,11 +8,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from headrace.errors import RecipeError
-from headrace.packing.samples import Access, Fields
+from headrace.packing.samples import Opening
 from headrace.packing.sources.files import package
 from headrace.packing.sources.made import MadeSource
-from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
 
 _READS = {
@@ -33,16 +34,15 @@ class SqlSource(MadeSource):
     form = "sql"
     what = "database"
 
-    def __init__(
-        self, spec: DatasetSpec, place: SourceStore, fields: Fields, access: Access
-    ) -> None:
-        super().__init__(spec, place, fields, access)
+    def __init__(self, opening: Opening) -> None:
+        super().__init__(opening)
+        place = self._place
         if place.folder is None or not place.only:
             raise RecipeError(
                 f"{place.name} is not a database in a folder of this machine",
                 "Copy the database into a folder, and set dataset.source to its file.",
             )
-        self.path, self._file, self._query = place.only, place.folder / place.only, spec.query or ""
+        self.path, self._file = place.only, place.folder / place.only
 
     @classmethod
     def check_spec(cls, spec: DatasetSpec) -> None:
@@ -56,12 +56,10 @@ class SqlSource(MadeSource):
     def tables(self) -> Iterator[Any]:
         with self._file.open("rb") as stream:
             read = _sqlite if stream.read(16) == b"SQLite format 3\0" else _duckdb
-        yield from read(self._file, self._query)
+        yield from read(self._file, self._spec.query or "")
 
 
 def _sqlite(path: Path, query: str) -> Iterator[Any]:
-    import pyarrow as pa
-
     def allow(action: int, *_: object) -> int:
         return sqlite3.SQLITE_OK if action in _READS else sqlite3.SQLITE_DENY
 

@@ -12,12 +12,9 @@ import numpy as np
 
 from headrace.errors import DataError
 from headrace.objects.protocol import ByteRange, Check, StoredFile
-from headrace.packing.samples import Content
 from headrace.packing.sources.files import containers, damaged
-from headrace.packing.sources.source_store import SourceStore, Wanted, utf8_names
+from headrace.packing.sources.source_store import Content, SourceStore, Wanted, utf8_names
 
-SUFFIXES = (".tar",)
-"""Compressed ones cannot be read at any place."""
 _BLOCK_BYTES = 512
 _NUM_AHEAD = 1024  # headers that are looked at together
 _AT_END_BYTES = 2**20
@@ -146,7 +143,7 @@ class TarStore(SourceStore):
         return self.read_ranges([_range(file) for file in files])
 
     def _files(self, wanted: Wanted, check: Check | None) -> Iterator[StoredFile]:
-        for file in containers(self._source, "tar", SUFFIXES, check):
+        for file in containers(self._source, "tar", check):
             with self.open(file.path, file.version) as stream:
                 for member in members(self._source, file, stream):
                     path = f"{file.path}/{member.path}"

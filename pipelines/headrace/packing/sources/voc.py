@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 from xml.etree import ElementTree
 
@@ -10,6 +11,7 @@ from headrace.packing.sources.annotations import Annotated, AnnotatedSource
 
 _EDGES = ("xmin", "ymin", "xmax", "ymax")
 _FLAGS = ("difficult", "truncated", "occluded")
+_READ = {"filename", "size", "object", "name", "bndbox", *_FLAGS}
 
 
 class VocSource(AnnotatedSource):
@@ -24,6 +26,7 @@ class VocSource(AnnotatedSource):
         except ElementTree.ParseError as error:
             raise ValueError(f"it is not XML: {error}") from error
         objects, name = root.findall("object"), root.findtext("filename")
+        self.left_out |= {part.tag for part in (*root, *chain(*objects))} - _READ
         row: dict[str, Any] = {
             key: int(size) for key in ("width", "height") if (size := root.findtext(f"size/{key}"))
         }

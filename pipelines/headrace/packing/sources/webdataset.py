@@ -8,13 +8,13 @@ from itertools import islice
 from typing import Any, BinaryIO
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.errors import DataError, nearest
 from headrace.fields.text import number_type
 from headrace.objects.protocol import ByteRange, Check, StoredFile
 from headrace.packing.sample_table import (
-    SampleRef,
     SampleTable,
     by_path,
     columns_of,
@@ -23,7 +23,7 @@ from headrace.packing.sample_table import (
     repeated,
     strings,
 )
-from headrace.packing.samples import Access, Fields, Source, SourceField, Unreadable, Values
+from headrace.packing.samples import Opening, Source, SourceField, Unreadable, Values
 from headrace.packing.sources.files import (
     check_field_name,
     chosen,
@@ -36,7 +36,7 @@ from headrace.packing.sources.files import (
 )
 from headrace.packing.sources.parts import values_of
 from headrace.packing.sources.source_store import SourceStore
-from headrace.packing.sources.tars import SUFFIXES, Member, members
+from headrace.packing.sources.tars import Member, members
 from headrace.recipe.dataset import DatasetSpec
 
 _LABEL_KEY = "cls"
@@ -50,13 +50,9 @@ class WebDatasetSource(Source):
 
     sequential = True
 
-    def __init__(
-        self, spec: DatasetSpec, place: SourceStore, fields: Fields, access: Access
-    ) -> None:
-        self.check_spec(spec)
-        self.fields = fields
-        self._place = place
-        self._include = chosen(spec)
+    def __init__(self, opening: Opening) -> None:
+        super().__init__(opening)
+        spec = opening.spec
         self._keys = dict(spec.fields)
         self._label_key = spec.label_field or _LABEL_KEY
         self._label_needed = spec.label_field is not None
@@ -70,7 +66,7 @@ class WebDatasetSource(Source):
         refuse_paths(spec, "webdataset", "key that holds the label, such as cls")
 
     def containers(self, check: Check | None = None) -> Sequence[StoredFile]:
-        return containers(self._place, "webdataset", SUFFIXES, check, self._include)
+        return containers(self._place, "webdataset", check, chosen(self._spec))
 
     def list_samples(self, check: Check | None = None) -> SampleTable:
         found, dtypes = list[Any](), set[str]()
@@ -95,11 +91,10 @@ class WebDatasetSource(Source):
         listed = SampleTable.concatenated(found)
         found.clear()  # before they are there once more, sorted
         listed = by_path(listed)
-        has_classes = listed.column("label") is not None
-        no_second_label([each.name for each in self.fields], has_classes)
+        no_second_label([each.name for each in self.fields], listed.has("label"))
         return listed
 
-    def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:
+    def read(self, refs: SampleTable) -> Iterator[Values | Unreadable]:
         parts = [
             ByteRange(ref.path[: ref.where[0]], ref.version, start, num_bytes)
             for ref in refs
@@ -132,8 +127,6 @@ class WebDatasetSource(Source):
         self, file: StoredFile, samples: _TarSamples, stream: BinaryIO, dtypes: set[str]
     ) -> Any:
         """Return the samples of a tar file as a table, and add the types of numeric labels."""
-        import pyarrow as pa
-
         chosen = [samples.files(endings) for endings in self._keys.values()]
         roles = {"label": None if self._labels == "none" else self._label_key, **self._roles}
         texts = {role: samples.texts(stream, name) for role, name in roles.items() if name}
@@ -178,8 +171,6 @@ class _TarSamples:
 
     def __init__(self, name: str, found: Iterator[Member]) -> None:
         self.name = name
-        import pyarrow as pa
-
         columns = columns_of(found, pa.large_string(), pa.int64(), pa.int64())
         self.paths, self.starts, self.sizes = columns[0], *map(np.asarray, columns[1:])
         keys, endings = extracted(self.paths, _PARTS)

@@ -22,7 +22,10 @@ class YoloSource(AnnotatedSource):
         lines = [line.split() for line in content.decode("utf-8-sig").splitlines() if line.strip()]
         for number, cells in enumerate(lines, 1):
             if len(cells) != 5:
-                raise ValueError(f"box {number} has {len(cells)} values, not 5")
+                raise ValueError(
+                    f"box {number} has {len(cells)} values, not 5; outlines and key points are "
+                    "not read"
+                )
         boxes = [[float(cell) for cell in cells[1:]] for cells in lines]
         name = path.rpartition("/")[2].rpartition(".")[0]
         yield name, {"boxes": boxes, "labels": [int(cells[0]) for cells in lines]}

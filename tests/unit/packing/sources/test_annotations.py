@@ -124,8 +124,13 @@ def test_what_is_odd_is_noted(packs: Any, tmp_path: Path) -> None:
     one = {"train": 0.5, "test": 0.5}
     source = write(tmp_path / "coco", {**TWO, "a.json": coco()})
     assert packs(source, {"format": "coco", "splits": one})["notes"] == [
-        "1 images with boxes without an area, or that leave the image: a.png"
+        "1 images with boxes without an area, or that leave the image: a.png",
+        "keys of annotations left out: license",
     ]
+    xml = voc("a.png", ("cat", f"{BOX}</bndbox><pose>left</pose><bndbox>")), voc("ü b.png")
+    source = write(tmp_path / "voc", {**TWO, "a.xml": xml[0], "b.xml": xml[1]})
+    (note,) = packs(source, {"format": "voc", "splits": one})["notes"]
+    assert note == "keys of annotations left out: pose"
     source = write(tmp_path / "yolo", {**TWO, "a.txt": b"1 .9 .5 .5 .5"})
     assert packs(source, {"format": "yolo", "splits": one})["notes"] == [
         "1 images with boxes without an area, or that leave the image: a.png",
@@ -169,6 +174,7 @@ XML = voc("a.png", ("cat", BOX))
         ("voc", XML.replace(b">3</xmax>", b">nan</xmax>"), "is not four numbers"),
         ("voc", XML.replace(b"a.png", b"c.png"), "2 of 2 files have no row"),
         ("yolo", b"1 .5 .5 .5", "box 1 has 4 values, not 5"),
+        ("yolo", b"1 .1 .1 .2 .2 .3 .3", "7 values, not 5; outlines and key points are not read"),
         ("yolo", b"x .5 .5 .5 .5", "invalid literal"),
         ("yolo", b"1 inf .5 .5 .5", "is not four numbers"),
         ("yolo", b"99999999999999999999 .5 .5 .5 .5", "not a whole number of 64 bits"),

@@ -11,7 +11,7 @@ import pytest
 from pyarrow import parquet
 
 from headrace.errors import HeadraceError, RecipeError
-from headrace.packing.sample_table import SampleRef
+from headrace.packing.sample_table import SampleTable
 from headrace.packing.samples import Source, SourceField, Unreadable
 from headrace.packing.sources.open import open_source, with_format
 from headrace.recipe.dataset import DatasetSpec
@@ -29,9 +29,9 @@ def with_files(folder: Path, *names: str) -> Path:
     return folder
 
 
-def listed(spec: DatasetSpec) -> tuple[Source, list[SampleRef]]:
+def listed(spec: DatasetSpec) -> tuple[Source, SampleTable]:
     source = open_source(spec)
-    return source, list(source.list_samples())
+    return source, source.list_samples()
 
 
 def read_again(spec: DatasetSpec, order: int = 1) -> list[object]:

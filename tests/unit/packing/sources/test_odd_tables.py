@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from headrace.packing.sources import lines as blocks_of_lines
 from support.odd_inputs import OddTable, csv_of, jsonl_of, parquet_of
 from support.source_files import npz
 
@@ -312,11 +313,76 @@ COLUMNS = [
              content=parquet_of(pa.array([[b"a"], [b"\xff"]])), error=["binary"]),
 ]  # fmt: skip
 
-TABLES = [*NUMBERS, *FORMS, *HEADERS, *JSON, *COLUMNS]
+TEXTS = ["a", 'a "word", and\nanother line', "\n\n,\n", '"\n"', "the end\n", "b"] * 5
+DOUBLED = [text.replace('"', '""') for text in TEXTS]
+QUOTED = ["n,text", *(f'{n},"{text}"' for n, text in enumerate(DOUBLED)), ""]
+WHOLE = [f"{n},1" for n in range(60)]
+OBJECTS = [
+    {"x": n / 2, "box": [[n / 2, 1.0], [2.0, 3.0]], "say": f"it's {n}", "who": {"age": n}}
+    for n in range(30)
+]
+
+LONG = [
+    raw("line breaks in quotes", "\n".join(QUOTED), values={"n": [*range(30)], "text": TEXTS},
+        as_index=False),
+    raw("line breaks in quotes, and CRLF", "\r\n".join(QUOTED),
+        values={"n": [*range(30)], "text": TEXTS}, as_index=False),
+    raw("quotes inside of values",
+        'n,text\nk,12" pipe\nl,"a"b"\nm, "c\nn,d\no" 6",7" "\np","9\n9"\n',
+        values={"n": ["k", "l", "m", "n", 'o" 6"', 'p"'],
+                "text": ['12" pipe', 'ab"', ' "c', "d", '7" "', "9\n9"]}, as_index=False),
+    raw("mistakes behind line breaks in quotes",
+        "n,text\n" + "".join('x,"a\n\nb"\n' if n == 5 else "y,a\n" if n == 7 else f'{n},"a\n{n}"\n'
+                            for n in range(20)),
+        values={"n": [n for n in range(20) if n not in (5, 7)]}, dataset={"fields": {"n": "n"}},
+        left=["n: lines 12 to 14: 'x' is not int64", "n: line 17: 'y' is not int64"],
+        as_index=False),
+    raw("an open quote behind line breaks", 'n,text\n1,"a\nb"\n2,"c\n3,d\n',
+        error=["a quote that opens in line 4 does not close"], as_index=False),
+    raw("an open quote in the header", 'n,"te\n1,2\n',
+        error=["a quote that opens in line 1 does not close"], as_index=False),
+    raw("a mistake beside whole numbers that become fractions",
+        "\n".join(["x,y", *WHOLE, "60.5,1", "none of them,1", "61.5,1", "nan,1"]),
+        values={"x": [*map(float, range(60)), 60.5, 61.5, math.nan], "y": [1] * 63},
+        left=["x: line 63: 'none of them' is not float64"], as_index=False),
+    raw("lines that are no rows",
+        "\n".join(["x,y", *WHOLE[:10], "abc,1", *WHOLE[10:18], "20,20,20", *WHOLE[18:26], "NA,1",
+                   "", *WHOLE[26:]]),
+        values={"x": [*range(60)], "y": [1] * 60},
+        left=["x: line 12: 'abc' is not int64", "line 21: it has 3 values, the header names 2 "
+              "columns; quote values that hold a ','", "x: it has no value"], as_index=False),
+    lines("rows of all kinds, and lines that are none",
+          "\n".join([*map(json.dumps, OBJECTS[:7]), '{"x": 1.0, "box"', "[1]",
+                     json.dumps({**OBJECTS[0], "x": "wide"}), '{"say": "a"}',
+                     *map(json.dumps, OBJECTS[7:])]),
+          values={"x": [each["x"] for each in OBJECTS], "box": [each["box"] for each in OBJECTS],
+                  "say": [each["say"] for each in OBJECTS],
+                  "who": [json.dumps(each["who"]) for each in OBJECTS]},
+          types={"box": "float64", "who": "json"},
+          left=["line 8: no JSON: Expecting ':' delimiter: line 1 column 17 (char 16)",
+                "line 9: no object of JSON", "x: line 10: 'wide' is not float64",
+                "x: it has no value"], as_index=False),
+]  # fmt: skip
+
+TABLES = [*NUMBERS, *FORMS, *HEADERS, *JSON, *COLUMNS, *LONG]
+OF_LINES = [each for each in TABLES if isinstance(each.content, str) and len(each.content) < 4000]
 
 
 @pytest.mark.parametrize("table", TABLES, ids=str)
 def test_rows(table: OddTable, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table.source().check(tmp_path, caplog, others=["path"])
+
+
+@pytest.mark.parametrize("table", OF_LINES, ids=str)
+def test_rows_that_are_read_in_small_blocks(
+    table: OddTable,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each block ends inside of a row, or of a value."""
+    starts_late = str(table.content).startswith(("#", "sep="))  # the first block has the header
+    monkeypatch.setattr(blocks_of_lines, "_BLOCK_BYTES", 32 if starts_late else 7)
     table.source().check(tmp_path, caplog, others=["path"])
 
 

@@ -23,9 +23,9 @@ from headrace.errors import DataError, RecipeError
 from headrace.objects import fsspec_store
 from headrace.packing.column_notes import note_texts
 from headrace.packing.sample_table import SampleTable
-from headrace.packing.samples import NOTHING, Source, Unreadable
+from headrace.packing.samples import Opening, Source, Unreadable
+from headrace.packing.sources.arrays import Hdf5Source
 from headrace.packing.sources.arrow import HuggingFaceSource
-from headrace.packing.sources.hdf5 import Hdf5Source
 from headrace.packing.sources.open import open_source, with_format
 from headrace.packing.sources.rows import RowSource
 from headrace.packing.sources.source_store import SourceStore
@@ -122,7 +122,7 @@ def test_arrow_through_a_store(tmp_path: Path) -> None:
     folder = tmp_path / "d"
     save_to_disk(folder, table(), 1)
     place = SourceStore(afar(folder))
-    source = HuggingFaceSource(spec_of(folder, labels="none"), place, (), NOTHING)
+    source = HuggingFaceSource(Opening(spec=spec_of(folder, labels="none"), place=place))
     refs = source.list_samples()
     assert source.sequential
     sizes = [len(list(group)) for _, group in itertools.groupby(ref.where[0] for ref in refs)]
@@ -149,7 +149,7 @@ def test_a_listing_reads_each_record_batch_once(tmp_path, monkeypatch):
     monkeypatch.setattr(fsspec_store, "READ_AHEAD_BYTES", 4096)
     monkeypatch.setattr(store, "read", counted)
     spec = spec_of(tmp_path / "d", group_field="who", split_field="caption")
-    source = HuggingFaceSource(spec, SourceStore(store), (), NOTHING)
+    source = HuggingFaceSource(Opening(spec=spec, place=SourceStore(store)))
     assert len(source.list_samples()) == NUM
     (file,) = (tmp_path / "d").glob("data-*.arrow")
     batch_bytes = file.stat().st_size / 4
@@ -228,7 +228,7 @@ def test_hdf5(tmp_path: Path, options: dict[str, Any], remote: bool) -> None:
     assert with_format(spec).format == "hdf5"
     source, values = read_all(spec, -1)
     if remote:
-        source = Hdf5Source(spec, SourceStore(afar(tmp_path)), (), NOTHING)
+        source = Hdf5Source(Opening(spec=spec, place=SourceStore(afar(tmp_path))))
         values = list(source.read(source.list_samples()[::-1]))
     refs = source.list_samples()
     assert {f.name: f.kind for f in source.fields} == {
@@ -323,10 +323,10 @@ def test_states_that_cannot_be_used(tmp_path: Path, state: str) -> None:
         open_source(spec_of(tmp_path, format="huggingface")).list_samples()
 
 
-def in_random_order(source: Source) -> list[Any]:
+def in_random_order(source: Source) -> SampleTable:
     """References as a shard of rows holds them."""
-    refs = list(source.list_samples())
-    return [refs[place] for place in np.random.default_rng(1).permutation(len(refs))]
+    refs = source.list_samples()
+    return refs.take(np.random.default_rng(1).permutation(len(refs)))
 
 
 @pytest.mark.parametrize("form", ["parquet", "hdf5"])
@@ -436,7 +436,7 @@ def test_large_rows_are_read_in_bounded_memory(tmp_path: Path, options: dict[str
     source = open_source(spec_of(tmp_path))
     refs = in_random_order(source)
     assert traced_peak_bytes(source, refs) < 200 * 2**20
-    tenth = [ref for ref in refs if ref.where[1] % 10 == 0]
+    tenth = refs.take(np.flatnonzero(refs.numbers("place_1") % 10 == 0))
     assert traced_peak_bytes(source, tenth) < 150 * 2**20
 
 
