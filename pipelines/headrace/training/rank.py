@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
@@ -61,11 +61,11 @@ _NUM_SPARE = 4
 """Open files that a rank keeps to be able to write its failure."""
 
 
-class _RankTraining:
-    """The training of one rank."""
+class RankTraining:
+    """The training of one rank; `watch` are further callbacks."""
 
-    def __init__(self, node: NodeReady, rank: int) -> None:
-        self._node, self._launch, self._rank = node, node.launch, rank
+    def __init__(self, node: NodeReady, rank: int, *watch: Callback) -> None:
+        self._node, self._launch, self._rank, self._watch = node, node.launch, rank, watch
         self._folder = node.launch.folder
         self._run = RunFolder(Path(node.launch.run_folder))
         self._recipe, self._site = resolved(self._run)
@@ -182,7 +182,7 @@ class _RankTraining:
             self._allowed,
             launch.num_nodes,
             launch.ranks_per_node,
-            callbacks=[SignsOfLife(beat), seed, *scaling, *named, *last],
+            callbacks=[SignsOfLife(beat), *self._watch, seed, *scaling, *named, *last],
             logger=loggers or False,
             default_root_dir=str(self._run.path),
             **_sharing(data),
@@ -257,7 +257,7 @@ def main(arguments: list[str]) -> int:
         raise StepError(f"{arguments[0]} does not exist")
     done = node.launch.folder.done(rank)
     try:
-        _RankTraining(node, rank).run()
+        RankTraining(node, rank).run()
         done.touch()
     except TrainingPausedError as paused:
         logger.info("%s", paused)

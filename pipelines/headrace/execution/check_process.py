@@ -1,0 +1,256 @@
+"""Process of `headrace check`: packs a few samples, trains on one batch, evaluates one.
+
+It calls what runs call, with the recipe shortened to one rank and one step.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+from headrace.data.instantiate import Allowed, resolve
+from headrace.errors import HeadraceError, StepError
+from headrace.evaluation.evaluation_plan import plan as plan_evaluation
+from headrace.evaluation.predict import predictor_of
+from headrace.evaluation.predictor import choose_device
+from headrace.execution.check import REPORT, CheckReport, Finding
+from headrace.files.atomic import read_record, write_record
+from headrace.files.layout import RunFolder
+from headrace.files.manifest import Manifest
+from headrace.files.manifest_file import write_manifest
+from headrace.objects.store import is_remote, open_store
+from headrace.packing.few_samples import pack_few
+from headrace.packing.fields import describe
+from headrace.packing.target import packed_dataset
+from headrace.processes.identity import begin_child
+from headrace.recipe.base import Target
+from headrace.recipe.gang_size import gang_size
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Tier
+from headrace.recipe.targets import uses
+from headrace.shards.dataset import ShardedDataset
+from headrace.shards.shard_locations import ShardSource
+from headrace.steps.context import resolved
+from headrace.training.first_step import FirstStep, first_step
+from headrace.training.launch_records import NodeReady
+from headrace.training.rank_failures import CORRECT
+from headrace.training.training_plan import plan_training
+
+_MOST_SAMPLES = 32
+"""Samples of the batch, at most."""
+
+_NOT_ONE_STEP = (
+    "min_epochs", "min_steps", "max_time", "val_check_interval", "default_root_dir", "strategy",
+)  # fmt: skip
+"""Arguments of Lightning's Trainer that do not go with one step in a temporary folder."""
+
+
+class _Check:
+    """The check of the recipe of a launch.
+
+    Attributes:
+        report: What was found so far.
+    """
+
+    def __init__(self, node: NodeReady) -> None:
+        self._node, self._run = node, RunFolder(Path(node.launch.run_folder))
+        self._recipe, site = resolved(self._run)
+        self._ranks = gang_size(self._recipe, site.roles[self._recipe.train.role])
+        tiers = (Tier(name="check", folder=str(self._run.path / "tier")),)
+        self._site = site.model_copy(update={"folder": str(self._run.path), "all_tiers": tiers})
+        self._short = shortened(self._recipe, self._ranks, choose_device("auto").type)
+        self.report = CheckReport()
+
+    def run(self) -> None:
+        """Go through the stages up to the first that fails."""
+        write_record(self._run.recipe, self._short)
+        write_record(self._run.site, self._site)
+        stage = "data"
+        try:
+            manifest = None if self._recipe.dataset is None else self._data()
+            stage = "training"
+            if self._recipe.train.function is not None:
+                allowed = Allowed.of(self._recipe, self._site)
+                for use in uses("train.function", self._recipe.train.function.as_config()):
+                    resolve(use, allowed)
+            step = None if self._recipe.model is None else self._train(manifest)
+            stage = "evaluation"
+            if step is not None and step.checkpoint is not None:
+                self._evaluate(step.checkpoint)
+        except HeadraceError as error:
+            self.add(Finding.of(stage, error))
+
+    def add(self, *findings: Finding, **values: Any) -> None:
+        """Add findings and other values to the report."""
+        known = self.report.findings
+        self.report = self.report.model_copy(update={**values, "findings": (*known, *findings)})
+
+    def _data(self) -> Manifest:
+        """Pack a few samples, or find the packed dataset; return the manifest of all of them."""
+        path, s3 = self._recipe.dataset_path, self._site.s3
+        if path is None:
+            location, manifest = pack_few(self._short, self._site, _MOST_SAMPLES, lambda: None)
+        else:
+            location = open_store(path, s3).url
+            manifest = packed_dataset(location, s3)
+        folder = Path(location)
+        if is_remote(location):
+            folder = self._run.path / "dataset"
+            write_manifest(folder, manifest)
+        launch = self._node.launch.model_copy(update={"dataset": location})
+        self._node = self._node.model_copy(update={"dataset": str(folder), "launch": launch})
+        self.add(num_samples=manifest.num_samples)
+        if path is None and manifest.quarantined:
+            what = f"Some of the samples tried cannot be read: {describe(manifest.quarantined)}"
+            hint = "pack.max_quarantined is the share that packing tolerates."
+            self.add(Finding(stage="data", what=what, hint=hint, is_error=False))
+        return manifest
+
+    def _train(self, manifest: Manifest | None) -> FirstStep:
+        if manifest is not None:
+            plan_training(self._recipe, self._site.roles[self._recipe.train.role], manifest)
+            for variant in self._recipe.evaluate.variants if self._recipe.evaluate else ():
+                plan_evaluation(manifest.with_fold(self._recipe.data.fold), variant)
+        step = first_step(self._node, len(manifest.classes) if manifest else 0)
+        self.add(
+            *self._failure(step),
+            *self._without_gradient(step),
+            batch=step.batch,
+            num_parameters=step.num_parameters,
+            loss=step.loss,
+            logged=step.logged,
+        )
+        return step
+
+    def _failure(self, step: FirstStep) -> tuple[Finding, ...]:
+        failed = step.failure
+        if failed is None:
+            return ()
+        hint = failed.hint.removesuffix(CORRECT).strip()
+        return (Finding(stage="training", what=failed.what, hint=hint, trace=failed.trace),)
+
+    def _without_gradient(self, step: FirstStep) -> tuple[Finding, ...]:
+        """Return a finding for parameters that no loss reaches: several ranks fail on them."""
+        names = step.without_gradient
+        if not names:
+            return ()
+        shown = f"{', '.join(names[:5])}{', …' if len(names) > 5 else ''}"
+        num_ranks, trainer = self._ranks[0] * self._ranks[1], self._recipe.trainer
+        finds = trainer.ddp.find_unused_parameters
+        if finds is None:
+            finds = step.optimizes_itself or (trainer.deterministic and num_ranks > 2)
+        finding = Finding(
+            stage="training",
+            what=f"{len(names)} parameters get no gradient from the loss: {shown}",
+            hint="Use them in the loss, take them out of the model, or freeze them by "
+            "requires_grad_(False). With several ranks, trainer.ddp.find_unused_parameters: true "
+            "tolerates them.",
+            is_error=trainer.strategy == "ddp" and num_ranks > 1 and not finds,
+        )
+        return (finding,)
+
+    def _evaluate(self, checkpoint: Path) -> None:
+        """Score a few samples with the checkpoint of the first step."""
+        if self._short.evaluate is None:
+            return
+        spec = self._short.evaluate.variants[0]
+        source = ShardSource.at(self._node.launch.dataset, self._site.s3)
+        folder, fold = Path(self._node.dataset), self._short.data.fold
+        split = ShardedDataset(folder, spec.split, source, fold)
+        predictor = predictor_of(self._short, self._site, checkpoint, split, spec)
+        predictor.predict(0, min(len(split), _MOST_SAMPLES))
+
+
+def shortened(recipe: Recipe, ranks: tuple[int, int], device: str) -> Recipe:
+    """Return a recipe that trains for one step of one rank, and leaves nothing outside its run.
+
+    Args:
+        recipe: A resolved recipe.
+        ranks: Its nodes, and ranks on each.
+        device: `cpu`, or `cuda` if this machine has a GPU.
+    """
+    data, trainer, pack = recipe.data, recipe.trainer, recipe.pack
+    share = _MOST_SAMPLES
+    if recipe.reads_shards:
+        num_ranks = trainer.data_ranks(ranks[0] * ranks[1])
+        share = data.global_batch_size // (num_ranks * trainer.accumulate_grad_batches)
+    in_order = {"shuffle": False, "shuffle_window": None, "sampling": "uniform"}
+    update = {
+        "data": {
+            "global_batch_size": max(min(share, _MOST_SAMPLES), 1),
+            "workers": 0,
+            "samples_per_epoch": None,
+            **(in_order if recipe.dataset_path else {}),
+        },
+        "trainer": {
+            "accelerator": "auto" if trainer.accelerator == "gpu" else trainer.accelerator,
+            "precision": _precision(trainer.precision, device),
+            "strategy": "fsdp" if trainer.strategy == "fsdp" else "auto",
+            "ddp": type(trainer.ddp)(),
+            "fsdp": trainer.fsdp.model_copy(update={"tensor_parallel_size": 1}),
+            "accumulate_grad_batches": 1,
+            "val_every_epochs": 1,
+            "compile": False,
+            "async_checkpoints": False,
+            "sharded_checkpoints": False,
+            "checkpoint_target": None,
+            "loggers": (),
+            "callbacks": tuple(map(_without_folder, trainer.callbacks)),
+            "extra": {
+                **{k: v for k, v in trainer.extra.items() if k not in _NOT_ONE_STEP},
+                "limit_train_batches": 1,
+                "limit_val_batches": 1,
+            },
+        },
+        "pack": {"append": False, "target": None},
+        "stage": {"overlap": False, "partial": False},
+    }
+    parts = {
+        name: getattr(recipe, name).model_copy(update=values) for name, values in update.items()
+    }
+    return recipe.model_copy(update=parts)
+
+
+def _precision(precision: str, device: str) -> str:
+    """Return a precision that the device has."""
+    only_gpus = precision.startswith(("16", "transformer"))
+    return "32-true" if device == "cpu" and only_gpus else precision
+
+
+def _without_folder(callback: Target) -> Target:
+    """Return a callback that writes to the run's folder, as a ModelCheckpoint."""
+    config = {name: each for name, each in callback.as_config().items() if name != "dirpath"}
+    return Target.model_validate(config)
+
+
+class _Warnings(logging.Handler):
+    """Adds headrace's warnings to a report."""
+
+    def __init__(self, check: _Check) -> None:
+        super().__init__(logging.WARNING)
+        self._check = check
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Add a note."""
+        self._check.add(Finding(stage="training", what=record.getMessage(), is_error=False))
+
+
+def main(arguments: list[str]) -> int:
+    """Check the recipe of a launch; write its report to the run's folder."""
+    begin_child()
+    faulthandler.enable()
+    node = read_record(Path(arguments[0]), NodeReady)
+    if node is None:
+        raise StepError(f"{arguments[0]} does not exist")
+    check = _Check(node)
+    logging.getLogger("headrace").addHandler(_Warnings(check))
+    check.run()
+    write_record(Path(node.launch.run_folder, REPORT), check.report)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
