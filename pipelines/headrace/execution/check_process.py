@@ -172,19 +172,8 @@ def shortened(recipe: Recipe, ranks: tuple[int, int], device: str) -> Recipe:
         ranks: Its nodes, and ranks on each.
         device: `cpu`, or `cuda` if this machine has a GPU.
     """
-    data, trainer, pack = recipe.data, recipe.trainer, recipe.pack
-    share = _MOST_SAMPLES
-    if recipe.reads_shards:
-        num_ranks = trainer.data_ranks(ranks[0] * ranks[1])
-        share = data.global_batch_size // (num_ranks * trainer.accumulate_grad_batches)
-    in_order = {"shuffle": False, "shuffle_window": None, "sampling": "uniform"}
-    update = {
-        "data": {
-            "global_batch_size": max(min(share, _MOST_SAMPLES), 1),
-            "workers": 0,
-            "samples_per_epoch": None,
-            **(in_order if recipe.dataset_path else {}),
-        },
+    data, trainer = recipe.data, recipe.trainer
+    update: dict[str, dict[str, Any]] = {
         "trainer": {
             "accelerator": "auto" if trainer.accelerator == "gpu" else trainer.accelerator,
             "precision": _precision(trainer.precision, device),
@@ -208,6 +197,12 @@ def shortened(recipe: Recipe, ranks: tuple[int, int], device: str) -> Recipe:
         "pack": {"append": False, "target": None},
         "stage": {"overlap": False, "partial": False},
     }
+    if recipe.reads_shards:
+        num_ranks = trainer.data_ranks(ranks[0] * ranks[1])
+        share = data.global_batch_size // (num_ranks * trainer.accumulate_grad_batches)
+        size = {"global_batch_size": min(share, _MOST_SAMPLES), "samples_per_epoch": None}
+        in_order = {"shuffle": False, "shuffle_window": None, "sampling": "uniform"}
+        update["data"] = {**size, "workers": 0, **(in_order if recipe.dataset_path else {})}
     parts = {
         name: getattr(recipe, name).model_copy(update=values) for name, values in update.items()
     }
