@@ -254,7 +254,7 @@ def test_what_training_would_fail_on_is_named(check, changes, words) -> None:
 def test_parameters_without_gradient_are_an_error_only_for_several_ranks(check) -> None:
     alone = check(**model("Unused", train={"ranks_per_node": 1}))
     assert alone.exit_code == 0, alone.output
-    assert "note: training: 2 parameters get no gradient from the loss: spare.weight" in alone.stdout
+    assert "note: training: 2 parameters get no gradient from the loss: spare" in alone.stdout
     several = check("train.ranks_per_node=2", **model("Unused"))
     assert several.exit_code == 1
     assert "error: training: 2 parameters get no gradient from the loss" in several.stdout
@@ -277,12 +277,11 @@ def test_a_data_module_gives_its_own_first_batch(check) -> None:
 
 
 def test_a_script_is_found_and_its_words_are_shown_but_it_is_not_run(home: Path, check) -> None:
-    args = ["--out", "{run}/x", "--seed", "{seed}", "{chekpoints}"]
+    args = ["--out", "{run}/x", "--seed", "{seed}"]
     done = check(**SCRIPT, train={"script": "train.py", "args": args}, seed=7)
     assert done.exit_code == 0, done.output
     assert f"{home}/train.py --out" in done.stdout
     assert "--seed 7" in done.stdout
-    assert "note: script: train.args holds '{chekpoints}', which is passed as it is" in done.stdout
 
 
 def test_a_function_must_be_importable(check) -> None:

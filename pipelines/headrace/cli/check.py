@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import typer
 from rich.console import Console
 
@@ -29,10 +27,10 @@ def check(
 ) -> None:
     """Check a recipe on one real batch: reading, training step, validation, evaluation.
 
-    It takes no lease and changes no file. The recipe is checked as **run** checks it; then a process
-    of this machine packs a few samples into a temporary folder, trains on one batch of up to 32,
-    validates, writes a checkpoint and evaluates it. A script is not run. The exit code is 0 if
-    nothing was found that training would fail on, otherwise 1.
+    It takes no lease and changes no file. The recipe is checked as **run** checks it. Then a
+    process of this machine packs a few samples into a temporary folder, trains on one batch of up
+    to 32, validates, writes a checkpoint and evaluates it. A script is not run. The exit code is 0
+    if nothing was found that training would fail on, otherwise 1.
 
     Examples:
         headrace check digits
@@ -49,29 +47,21 @@ def check(
 
 
 def _show(report: CheckReport, console: Console) -> None:
-    console.print(facts(_seen(report)))
+    measured = report.model_dump(exclude={"findings", "seconds"})
+    console.print(facts((name, _shown(each)) for name, each in measured.items() if each))
     for each in report.findings:
         word, style = ("error", "bold red") if each.is_error else ("note", "bold yellow")
         console.print(f"{word}:", style=style, end=" ")
-        text = "\n  ".join(filter(None, (f"{each.stage}: {each.what}", each.hint)))
-        console.print(text, highlight=False, soft_wrap=True)
-        if each.trace:
-            console.print(each.trace.rstrip(), highlight=False, soft_wrap=True)
+        text = filter(None, (f"{each.stage}: {each.what}", each.hint, each.trace.rstrip()))
+        console.print("\n  ".join(text), highlight=False, soft_wrap=True)
     verdict = "" if report.findings else ": nothing found that training would fail on"
     console.print(f"checked in {duration(report.seconds)}{verdict}", highlight=False)
 
 
-def _seen(report: CheckReport) -> Iterator[tuple[str, str]]:
-    """Yield what was measured, with its name."""
-    if report.num_samples is not None:
-        yield "samples", f"{report.num_samples:,}"
-    if report.batch:
-        yield "batch", report.batch
-    if report.num_parameters is not None:
-        yield "parameters", f"{report.num_parameters:,}"
-    if report.loss is not None:
-        yield "loss", f"{report.loss:.4g}"
-    if report.logged:
-        yield "logged", ", ".join(report.logged)
-    if report.command:
-        yield "command", " ".join(report.command)
+def _shown(value: object) -> str:
+    """Return a number with separators, or words."""
+    if isinstance(value, tuple):
+        return " ".join(value)
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,15 +24,12 @@ from headrace.training.launch import alone, rank_children
 REPORT = "check.json"
 """File of the run's folder to which the process writes its `CheckReport`."""
 
-_PROCESS = "headrace.execution.check_process"
-_PLACEHOLDER = re.compile(r"\{\w+\}")
-
 
 class Finding(Record):
     """Something that training would fail on, or that users should know."""
 
     stage: str
-    """Part of the run: recipe, data, training, evaluation, script."""
+    """Part of the run: recipe, data, training or evaluation."""
     what: str
     hint: str = ""
     trace: str = ""
@@ -49,21 +45,21 @@ class Finding(Record):
 
 
 class CheckReport(Figures):
-    """Result of a check."""
+    """Result of a check; what was not measured is null or empty."""
 
     findings: tuple[Finding, ...] = ()
-    num_samples: int | None = None
-    """Samples of the whole source, or the packed dataset; None if there is none."""
+    samples: int | None = None
+    """Samples of the whole source, or of the packed dataset."""
     batch: str = ""
-    """Fields of a training batch with dtype and shape; empty if none was made."""
-    num_parameters: int | None = None
-    """Parameters of the model; None without one."""
+    """Parts of a training batch with dtype and shape."""
+    parameters: int | None = None
+    """Parameters of the model."""
     loss: float | None = None
-    """Loss of the first batch; None if there is none."""
+    """Loss of the first batch."""
     logged: tuple[str, ...] = ()
     """Names of the metrics that the model logged."""
     command: tuple[str, ...] = ()
-    """Words of a script's rank 0; empty without a script."""
+    """Words of a script's command."""
     seconds: float = 0.0
     """Time that the check took."""
 
@@ -73,19 +69,11 @@ class CheckReport(Figures):
         return not any(each.is_error for each in self.findings)
 
 
-def check(
-    recipe: str,
-    overrides: Sequence[str],
-    site: str,
-    keep_on: Callable[[], bool] = lambda: True,
-) -> CheckReport:
-    """Check a recipe on a site as `run` does; then train on one batch, and evaluate on one.
+def check(recipe: str, overrides: Sequence[str], site: str) -> CheckReport:
+    """Check a recipe on a site as `run` does; then train on one batch, and evaluate a few samples.
 
-    A suite's recipe is checked without its suite. Files are written below a temporary folder, which
-    is removed. The process ends when `keep_on` returns False.
-
-    Raises:
-        UnknownNameError: There is no recipe or site of that name.
+    A suite's recipe is checked without its suite, a script is not run. All files are written below
+    a temporary folder, which is removed.
     """
     began_s = time.monotonic()
     check_size(overrides)
@@ -96,41 +84,27 @@ def check(
         report = CheckReport(findings=(Finding.of("recipe", error),))
     else:
         with tempfile.TemporaryDirectory(prefix="headrace-check-") as folder:
-            report = _tried(*resolved, RunFolder(Path(folder)), keep_on)
+            report = _tried(*resolved, RunFolder(Path(folder)))
     return report.model_copy(update={"seconds": time.monotonic() - began_s})
 
 
-def _tried(recipe: Recipe, site: Site, run: RunFolder, keep_on: Callable[[], bool]) -> CheckReport:
-    """Return what the process reports; a script is not run."""
+def _tried(recipe: Recipe, site: Site, run: RunFolder) -> CheckReport:
     write_record(run.recipe, recipe)
     write_record(run.site, site)
     node = alone(run)
     rank = rank_children(node, recipe, site.roles[recipe.train.role])[0]
     report = CheckReport()
-    if recipe.model or recipe.dataset or recipe.train.function:
+    if not recipe.train.is_script or recipe.dataset is not None:
         ready = str(node.launch.folder.ready(0))
-        child = replace(rank, name="check", command=python_module(_PROCESS, ready))
-        report = _reported(child, run, keep_on)
-    if not recipe.train.is_script:
-        return report
-    words = rank.command[rank.command.index("--") + 1 :]
-    notes = tuple(
-        Finding(
-            stage="script",
-            what=f"train.args holds '{found[0]}', which is passed as it is",
-            hint="Placeholders: {run}, {checkpoints}, {dataset}, {seed}, {rank}, {local_rank}, "
-            "{trial}.",
-            is_error=False,
-        )
-        for word in words
-        if (found := _PLACEHOLDER.search(word))
-    )
-    return report.model_copy(update={"command": words, "findings": (*report.findings, *notes)})
+        command = python_module("headrace.execution.check_process", ready)
+        report = _reported(replace(rank, name="check", command=command), run)
+    words = rank.command[rank.command.index("--") + 1 :] if recipe.train.is_script else ()
+    return report.model_copy(update={"command": words})
 
 
-def _reported(child: Child, run: RunFolder, keep_on: Callable[[], bool]) -> CheckReport:
+def _reported(child: Child, run: RunFolder) -> CheckReport:
     with ChildGroup([child], start=start_forked) as group:
-        (end,) = group.supervise(keep_on)
+        (end,) = group.supervise(lambda: True)
     report = read_record(run.path / REPORT, CheckReport)
     if report is not None:
         return report

@@ -8,10 +8,12 @@ from __future__ import annotations
 import faulthandler
 import logging
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.data.instantiate import Allowed, resolve
+from headrace.checkpoints.files import FINAL
+from headrace.data.instantiate import Allowed, instantiate
 from headrace.errors import HeadraceError, StepError
 from headrace.evaluation.evaluation_plan import plan as plan_evaluation
 from headrace.evaluation.predict import predictor_of
@@ -27,14 +29,14 @@ from headrace.packing.fields import describe
 from headrace.packing.target import packed_dataset
 from headrace.processes.identity import begin_child
 from headrace.recipe.base import Target
+from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.gang_size import gang_size
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Tier
-from headrace.recipe.targets import uses
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.shard_locations import ShardSource
 from headrace.steps.context import resolved
-from headrace.training.first_step import FirstStep, first_step
+from headrace.training.first_step import FirstStep
 from headrace.training.launch_records import NodeReady
 from headrace.training.rank_failures import CORRECT
 from headrace.training.training_plan import plan_training
@@ -58,10 +60,12 @@ class _Check:
     def __init__(self, node: NodeReady) -> None:
         self._node, self._run = node, RunFolder(Path(node.launch.run_folder))
         self._recipe, site = resolved(self._run)
-        self._ranks = gang_size(self._recipe, site.roles[self._recipe.train.role])
+        self._role = site.roles[self._recipe.train.role]
+        nodes, ranks_per_node = gang_size(self._recipe, self._role)
+        self._num_ranks = nodes * ranks_per_node
         tiers = (Tier(name="check", folder=str(self._run.path / "tier")),)
         self._site = site.model_copy(update={"folder": str(self._run.path), "all_tiers": tiers})
-        self._short = shortened(self._recipe, self._ranks, choose_device("auto").type)
+        self._short = shortened(self._recipe, self._num_ranks, choose_device("auto").type)
         self.report = CheckReport()
 
     def run(self) -> None:
@@ -72,14 +76,14 @@ class _Check:
         try:
             manifest = None if self._recipe.dataset is None else self._data()
             stage = "training"
-            if self._recipe.train.function is not None:
+            if (function := self._recipe.train.function) is not None:
                 allowed = Allowed.of(self._recipe, self._site)
-                for use in uses("train.function", self._recipe.train.function.as_config()):
-                    resolve(use, allowed)
-            step = None if self._recipe.model is None else self._train(manifest)
+                instantiate(function, allowed, "train.function", partial=True)
+            if self._recipe.model is None or not self._train(manifest):
+                return
             stage = "evaluation"
-            if step is not None and step.checkpoint is not None:
-                self._evaluate(step.checkpoint)
+            if self._short.evaluate is not None:
+                self._evaluate(self._short.evaluate.variants[0])
         except HeadraceError as error:
             self.add(Finding.of(stage, error))
 
@@ -92,127 +96,115 @@ class _Check:
         """Pack a few samples, or find the packed dataset; return the manifest of all of them."""
         path, s3 = self._recipe.dataset_path, self._site.s3
         if path is None:
-            location, manifest = pack_few(self._short, self._site, _MOST_SAMPLES, lambda: None)
+            location, manifest = pack_few(self._short, self._site, _MOST_SAMPLES)
         else:
             location = open_store(path, s3).url
             manifest = packed_dataset(location, s3)
         folder = Path(location)
         if is_remote(location):
-            folder = self._run.path / "dataset"
+            folder = Path(self._node.dataset)
             write_manifest(folder, manifest)
         launch = self._node.launch.model_copy(update={"dataset": location})
         self._node = self._node.model_copy(update={"dataset": str(folder), "launch": launch})
-        self.add(num_samples=manifest.num_samples)
+        self.add(samples=manifest.num_samples)
         if path is None and manifest.quarantined:
             what = f"Some of the samples tried cannot be read: {describe(manifest.quarantined)}"
             hint = "pack.max_quarantined is the share that packing tolerates."
             self.add(Finding(stage="data", what=what, hint=hint, is_error=False))
         return manifest
 
-    def _train(self, manifest: Manifest | None) -> FirstStep:
+    def _train(self, manifest: Manifest | None) -> bool:
+        """Train for one step; return whether that succeeded."""
         if manifest is not None:
-            plan_training(self._recipe, self._site.roles[self._recipe.train.role], manifest)
+            plan_training(self._recipe, self._role, manifest)
             for variant in self._recipe.evaluate.variants if self._recipe.evaluate else ():
                 plan_evaluation(manifest.with_fold(self._recipe.data.fold), variant)
-        step = first_step(self._node, len(manifest.classes) if manifest else 0)
+        step = FirstStep()
+        step.run(self._node)
         self.add(
-            *self._failure(step),
-            *self._without_gradient(step),
-            batch=step.batch,
-            num_parameters=step.num_parameters,
-            loss=step.loss,
-            logged=step.logged,
+            batch=step.batch, parameters=step.num_parameters, loss=step.loss, logged=step.logged
         )
-        return step
-
-    def _failure(self, step: FirstStep) -> tuple[Finding, ...]:
-        failed = step.failure
-        if failed is None:
-            return ()
+        if step.without_gradient:
+            self.add(self._without_gradient(step.without_gradient))
+        if (failed := step.failure) is None:
+            return True
         hint = failed.hint.removesuffix(CORRECT).strip()
-        return (Finding(stage="training", what=failed.what, hint=hint, trace=failed.trace),)
+        if step.last_layer is not None:
+            name, size = step.last_layer
+            num_classes = len(manifest.classes) if manifest else 0
+            classes = f"the dataset has {num_classes} classes, and " if num_classes else ""
+            hint = (
+                f"Class indices begin at 0: {classes}the last layer '{name}' gives {size} scores. "
+                f"Give it one for each class. {hint}"
+            )
+        self.add(Finding(stage="training", what=failed.what, hint=hint, trace=failed.trace))
+        return False
 
-    def _without_gradient(self, step: FirstStep) -> tuple[Finding, ...]:
-        """Return a finding for parameters that no loss reaches: several ranks fail on them."""
-        names = step.without_gradient
-        if not names:
-            return ()
+    def _without_gradient(self, names: Sequence[str]) -> Finding:
+        """Return the finding for parameters that no loss reaches: several ranks fail on them."""
+        trainer = self._recipe.trainer
         shown = f"{', '.join(names[:5])}{', …' if len(names) > 5 else ''}"
-        num_ranks, trainer = self._ranks[0] * self._ranks[1], self._recipe.trainer
         finds = trainer.ddp.find_unused_parameters
-        if finds is None:
-            finds = step.optimizes_itself or (trainer.deterministic and num_ranks > 2)
-        finding = Finding(
+        finds_by_default = finds is None and trainer.deterministic and self._num_ranks > 2
+        return Finding(
             stage="training",
             what=f"{len(names)} parameters get no gradient from the loss: {shown}",
-            hint="Use them in the loss, take them out of the model, or freeze them by "
-            "requires_grad_(False). With several ranks, trainer.ddp.find_unused_parameters: true "
-            "tolerates them.",
-            is_error=trainer.strategy == "ddp" and num_ranks > 1 and not finds,
+            hint="Use them in the loss, or freeze them by requires_grad_(False). With several "
+            "ranks, trainer.ddp.find_unused_parameters: true tolerates them.",
+            is_error=trainer.strategy == "ddp"
+            and self._num_ranks > 1
+            and not (finds or finds_by_default),
         )
-        return (finding,)
 
-    def _evaluate(self, checkpoint: Path) -> None:
+    def _evaluate(self, spec: EvaluateSpec) -> None:
         """Score a few samples with the checkpoint of the first step."""
-        if self._short.evaluate is None:
-            return
-        spec = self._short.evaluate.variants[0]
         source = ShardSource.at(self._node.launch.dataset, self._site.s3)
         folder, fold = Path(self._node.dataset), self._short.data.fold
         split = ShardedDataset(folder, spec.split, source, fold)
+        checkpoint = self._run.checkpoints / FINAL
         predictor = predictor_of(self._short, self._site, checkpoint, split, spec)
         predictor.predict(0, min(len(split), _MOST_SAMPLES))
 
 
-def shortened(recipe: Recipe, ranks: tuple[int, int], device: str) -> Recipe:
-    """Return a recipe that trains for one step of one rank, and leaves nothing outside its run.
+def shortened(recipe: Recipe, num_ranks: int, device: str) -> Recipe:
+    """Return a resolved recipe that trains on one rank, and writes below its run's folder only.
 
     Args:
-        recipe: A resolved recipe.
-        ranks: Its nodes, and ranks on each.
+        recipe: The recipe.
+        num_ranks: Ranks that would train.
         device: `cpu`, or `cuda` if this machine has a GPU.
     """
     data, trainer = recipe.data, recipe.trainer
+    only_gpus = trainer.precision.startswith(("16", "transformer"))
+    extra = {name: each for name, each in trainer.extra.items() if name not in _NOT_ONE_STEP}
     update: dict[str, dict[str, Any]] = {
         "trainer": {
             "accelerator": "auto" if trainer.accelerator == "gpu" else trainer.accelerator,
-            "precision": _precision(trainer.precision, device),
-            "strategy": "fsdp" if trainer.strategy == "fsdp" else "auto",
-            "ddp": type(trainer.ddp)(),
+            "precision": "32-true" if device == "cpu" and only_gpus else trainer.precision,
+            "strategy": trainer.strategy if trainer.strategy in ("ddp", "fsdp") else "auto",
             "fsdp": trainer.fsdp.model_copy(update={"tensor_parallel_size": 1}),
             "accumulate_grad_batches": 1,
             "val_every_epochs": 1,
             "compile": False,
-            "async_checkpoints": False,
             "sharded_checkpoints": False,
             "checkpoint_target": None,
             "loggers": (),
             "callbacks": tuple(map(_without_folder, trainer.callbacks)),
-            "extra": {
-                **{k: v for k, v in trainer.extra.items() if k not in _NOT_ONE_STEP},
-                "limit_train_batches": 1,
-                "limit_val_batches": 1,
-            },
+            "extra": {**extra, "limit_train_batches": 1, "limit_val_batches": 1},
         },
         "pack": {"append": False, "target": None},
         "stage": {"overlap": False, "partial": False},
     }
     if recipe.reads_shards:
-        num_ranks = trainer.data_ranks(ranks[0] * ranks[1])
-        share = data.global_batch_size // (num_ranks * trainer.accumulate_grad_batches)
-        size = {"global_batch_size": min(share, _MOST_SAMPLES), "samples_per_epoch": None}
+        share = data.global_batch_size // trainer.data_ranks(num_ranks)
+        size = min(share // trainer.accumulate_grad_batches, _MOST_SAMPLES)
         in_order = {"shuffle": False, "shuffle_window": None, "sampling": "uniform"}
-        update["data"] = {**size, "workers": 0, **(in_order if recipe.dataset_path else {})}
+        given = {"global_batch_size": size, "samples_per_epoch": None, "workers": 0}
+        update["data"] = {**given, **(in_order if recipe.dataset_path else {})}
     parts = {
         name: getattr(recipe, name).model_copy(update=values) for name, values in update.items()
     }
     return recipe.model_copy(update=parts)
-
-
-def _precision(precision: str, device: str) -> str:
-    """Return a precision that the device has."""
-    only_gpus = precision.startswith(("16", "transformer"))
-    return "32-true" if device == "cpu" and only_gpus else precision
 
 
 def _without_folder(callback: Target) -> Target:

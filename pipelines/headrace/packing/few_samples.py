@@ -10,15 +10,15 @@ import numpy as np
 
 from headrace.files.manifest import Manifest
 from headrace.packing.fields import field_rules
-from headrace.packing.opened_source import Check, OpenedSource
-from headrace.packing.pack_shard import merge, pack_shard
+from headrace.packing.opened_source import OpenedSource
+from headrace.packing.pack_shard import folds_in, merge, pack_shard
 from headrace.packing.pack_step import prepare, tasks_of
 from headrace.packing.packing_plan import PlannedShard, make_plan
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 
 
-def pack_few(recipe: Recipe, site: Site, number: int, check: Check) -> tuple[str, Manifest]:
+def pack_few(recipe: Recipe, site: Site, number: int) -> tuple[str, Manifest]:
     """Pack up to `number` samples of each split and fold below the site's folder.
 
     The whole source is listed, and divided as packing divides it. The samples are the first in the
@@ -31,7 +31,7 @@ def pack_few(recipe: Recipe, site: Site, number: int, check: Check) -> tuple[str
     Raises:
         HeadraceError: As packing.
     """
-    opened = OpenedSource.of(recipe, site, check).listed(check)
+    opened = OpenedSource.of(recipe, site, lambda: None).listed(lambda: None)
     listing, target = opened.listing, opened.new_target(site)
     rules = field_rules(listing.source, opened.source, listing.samples, recipe.pack)
     whole = make_plan(opened.dataset, recipe.pack, listing, rules, key=opened.key)
@@ -39,14 +39,11 @@ def pack_few(recipe: Recipe, site: Site, number: int, check: Check) -> tuple[str
     prepare(plan, target)
     manifest = merge(plan, list(map(pack_shard, tasks_of(opened, rules, plan, target))), {})
     target.publish(manifest)
-    splits, folds = dict.fromkeys(whole.splits, 0), {}
+    splits = dict.fromkeys(whole.splits, 0)
     for shard in whole.shards:
         splits[shard.split] += shard.num_samples
-        if shard.fold is not None:
-            folds.setdefault(shard.split, {}).setdefault(shard.fold, 0)
-            folds[shard.split][shard.fold] += shard.num_samples
-    counts = {split: tuple(found.values()) for split, found in folds.items()}
-    return target.location, manifest.model_copy(update={"splits": splits, "folds": counts})
+    counts = {"splits": splits, "folds": folds_in(whole.shards)}
+    return target.location, manifest.model_copy(update=counts)
 
 
 def _few(shards: Sequence[PlannedShard], number: int) -> Iterator[PlannedShard]:

@@ -14,7 +14,6 @@ import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.utilities import rank_zero_only
-from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from headrace.checkpoints import files as checkpoints
 from headrace.checkpoints.content import refusing
@@ -22,7 +21,7 @@ from headrace.checkpoints.files import best_of
 from headrace.checkpoints.weights import load_weights, telling_misfit, weights_hash
 from headrace.data.instantiate import Allowed, instantiate, instantiate_all
 from headrace.data.loader import BatchLoader
-from headrace.data.model_steps import check_steps
+from headrace.data.model_steps import check_model
 from headrace.data.module import HeadraceDataModule
 from headrace.data.sampling import seed_at
 from headrace.errors import RecipeError, StepError, UserError, WorkerLostError
@@ -30,8 +29,6 @@ from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import RunFolder
 from headrace.processes.identity import begin_child
 from headrace.recipe.evaluate import EvaluateSpec
-from headrace.recipe.model_source import LOADERS, with_loader, without_data
-from headrace.recipe.recipe import Recipe
 from headrace.staging.gang_store import Brought, Traffic
 from headrace.steps.context import resolved
 from headrace.training.checkpoint_callbacks import (
@@ -126,8 +123,7 @@ class RankTraining:
             raise RecipeError("The recipe has no model", "Set 'model', or 'train.script'.")
         seed_at(self._recipe.seed, 0, 0, 0, "weights")  # the same on all ranks
         model: LightningModule = instantiate(target, self._allowed, "model")
-        _check_loaders(model, self._recipe)
-        check_steps(model, self._recipe.evaluate)
+        check_model(model, self._recipe, trains=True)
         if self._rank == 0 and self._launch.resume is None:
             _check_metrics(self._recipe.evaluate, self._allowed)
         train, pickled = self._recipe.train, self._site.pickled_checkpoints == "allow"
@@ -229,15 +225,6 @@ def _sharing(data: LightningDataModule | None) -> dict[str, Any]:
     if not isinstance(data, HeadraceDataModule):
         return {"use_distributed_sampler": True}
     return {"limit_val_batches": None if data.has_validation else 0}
-
-
-def _check_loaders(model: LightningModule, recipe: Recipe) -> None:
-    """Refuse loaders of the model beside other data, and a model without any data."""
-    own = [name for name in LOADERS if is_overridden(name, model)]
-    if own and (recipe.dataset or recipe.datamodule):
-        raise UserError(*with_loader(type(model).__name__, own[0]))
-    if not own and not (recipe.dataset or recipe.datamodule):
-        raise UserError(*without_data(type(model).__name__))
 
 
 def _check_metrics(spec: EvaluateSpec | None, allowed: Allowed) -> None:

@@ -16,12 +16,13 @@ from torchmetrics.classification import BinaryAccuracy, BinaryAUROC, BinaryRecal
 from torchmetrics.wrappers import MinMaxMetric
 
 from headrace.data.dataset import SampleReader
-from headrace.data.model_steps import check_steps
+from headrace.data.model_steps import check_model
 from headrace.errors import UserCodeError
 from headrace.evaluation.batch_outputs import logged_metrics
 from headrace.evaluation.own_results import own_values
 from headrace.evaluation.predictor import Predictor
 from headrace.recipe.evaluate import EvaluateSpec
+from headrace.recipe.recipe import Recipe
 from headrace.shards.dataset import ShardedDataset
 from support.shards import write_dataset
 
@@ -146,6 +147,12 @@ class OnlyTested(Bare):
 
 class Calls(Bare):
     def forward(self, batch): ...
+
+
+def check_steps(model: LightningModule, spec: EvaluateSpec | None) -> None:
+    content = {"name": "r", "model": {"_target_": "a.Model"}, "evaluate": spec}
+    data = {"name": "d", "path": "/d"}
+    check_model(model, Recipe.model_validate({**content, "dataset": data}), trains=False)
 
 
 def test_models_that_evaluation_cannot_ask_are_refused_as_soon_as_they_are_made():
