@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.batch.findings import Section
 from headrace.cli.console import open_console
 from headrace.cli.runs import request_of
 from headrace.cli.watching import Watching
 from headrace.errors import StepError, UserError
-from headrace.execution.check import CheckReport
 from headrace.execution.check import check as checked
 from headrace.execution.execute import LeasePreview, execute, previews
 from headrace.files.layout import RunFolder
@@ -182,8 +182,10 @@ def plan(recipe: RecipeLike, site: str | Path = "laptop", **overrides: Any) -> P
     return Plan(leases=found, prediction=predicted(asked, place, kind))
 
 
-def check(recipe: RecipeLike, site: str | Path = "laptop", **overrides: Any) -> CheckReport:
-    """Return what training would fail on, by one real batch on this machine; no lease is taken.
+def check(recipe: RecipeLike, site: str | Path = "laptop", **overrides: Any) -> Section:
+    """Return what training would fail on, by one real batch on this machine; as `headrace check`.
+
+    `findings` has each result, `has_failed` is True if one is an error.
 
     Args:
         recipe: Name, path or content of a recipe.

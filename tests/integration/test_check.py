@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import yaml
 
 import headrace as from_python
 from headrace.examples.digits import export_digits
-from support.command_line import Ended, headrace
+from support.command_line import headrace
 from support.waiting import wait_until
 
 MODULE = """
@@ -138,14 +138,32 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+class Found(dict[str, Mapping[str, str]]):
+    """Findings by subject."""
+
+    def __init__(self, exit_code: int, findings: list[dict[str, str]]) -> None:
+        super().__init__({each["subject"]: each for each in findings})
+        failures = [each for each in findings if each["grade"] == "fail"]
+        assert exit_code == bool(failures), findings
+        self.failures = "\n".join(f"{e['subject']}: {e['seen']} → {e['advice']}" for e in failures)
+
+    def seen(self, subject: str) -> str:
+        return self[subject]["seen"]
+
+
+Check = Callable[..., Found]
+
+
 @pytest.fixture
-def check(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]:
+def check(home: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
+    """Checks the good recipe with changes."""
     monkeypatch.setenv("HEADRACE_HOME", str(home / "home"))
     monkeypatch.chdir(home)
 
-    def run(*words: str, **changes: Any) -> Ended:
+    def run(*words: str, **changes: Any) -> Found:
         (home / "mine.yaml").write_text(yaml.safe_dump(recipe_of(home, **changes)))
-        return headrace("check", "mine.yaml", *words)
+        done = headrace("check", "mine.yaml", "--json", *words)
+        return Found(done.exit_code, json.loads(done.stdout)["findings"])
 
     return run
 
@@ -181,18 +199,18 @@ def files_below(folder: Path) -> set[tuple[str, int]]:
 
 
 def test_a_good_recipe_is_measured_and_leaves_nothing(
-    home: Path, check: Callable[..., Ended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     before = files_below(home)
-    done = check()
-    assert done.exit_code == 0, done.output
-    for words in (
-        "samples     1,797", "image float32 (32, 8, 8), label int64 (32,)", "parameters  1,490",
-        "loss        2.", "logged      val_loss", "s: nothing found that training would fail on",
-    ):  # fmt: skip
-        assert words in done.stdout
+    found = check()
+    assert not found.failures
+    assert {name: each["seen"] for name, each in found.items() if name not in ("loss", "time")} == {
+        "samples": "1,797", "parameters": "1,490", "logged": "val_loss",
+        "batch": "dict of image float32 (32, 8, 8), label int64 (32,), sample_id int64 (32,)",
+    }  # fmt: skip
+    assert float(found.seen("loss")) == pytest.approx(2.3, abs=0.3)
     assert files_below(home) == before
     left = {each.name for each in tmp_path.iterdir()}
     assert left <= {f"torchinductor_{os.environ.get('USER', 'root')}"}  # PyTorch's, at its import
@@ -204,8 +222,8 @@ def test_a_good_recipe_is_measured_and_leaves_nothing(
         (model("ThreeChannels"), "training: training_step raised RuntimeError: Given groups=1"),
         (
             model("NineClasses"),
-            "Target 9 is out of bounds.\n  Class indices begin at 0: the dataset has 10 classes, "
-            "and the last layer 'head' gives 9 scores",
+            "Target 9 is out of bounds. → Give the last layer ('head', Linear(in_features=144, "
+            "out_features=9, bias=True)) a score for each class of the 10 of the dataset",
         ),
         (model("Infinite"), "training: The loss became NaN or infinite in step 1"),
         (model("FailsToValidate"), "training: validation_step raised KeyError: 'picture'"),
@@ -229,11 +247,11 @@ def test_a_good_recipe_is_measured_and_leaves_nothing(
         ),
         ({"dataset": {"name": "d", "source": "/nowhere/there"}}, "recipe: The source"),
         ({"evaluate": {"split": "tets"}}, "recipe: "),
-        (model("Dies"), "training: The process of the check ended by signal SIGSEGV"),
+        (model("Dies"), "training: the process of the check ended by signal SIGSEGV"),
         (
             model("Good", dataset=None, datamodule={"_target_": "broken.Module", "num_classes": 12},
                   data=None, pack=None),
-            "Target 10 is out of bounds.\n  Class indices begin at 0: the last layer 'head'",
+            "Target 10 is out of bounds. → Give the last layer ('head', Linear(",
         ),
         ({**SCRIPT, "train": {"script": "missing.py"}}, "missing.py', which does not exist"),
         ({**SCRIPT, "train": {"module": "mising.train"}}, "recipe: train.module is 'mising.train'"),
@@ -243,71 +261,80 @@ def test_a_good_recipe_is_measured_and_leaves_nothing(
         ),
     ],
 )  # fmt: skip
-def test_what_training_would_fail_on_is_named(check, changes, words) -> None:
-    done = check(**changes)
-    assert done.exit_code == 1, done.output
-    assert words in done.stdout
-    assert "error:" in done.stdout
-    assert "checked in" in done.stdout
+def test_what_training_would_fail_on_is_named(check: Check, changes, words: str) -> None:
+    assert words in check(**changes).failures
 
 
-def test_parameters_without_gradient_are_an_error_only_for_several_ranks(check) -> None:
+def test_parameters_without_gradient_are_an_error_only_for_several_ranks(check: Check) -> None:
     alone = check(**model("Unused", train={"ranks_per_node": 1}))
-    assert alone.exit_code == 0, alone.output
-    assert "note: training: 2 parameters get no gradient from the loss: spare" in alone.stdout
-    several = check("train.ranks_per_node=2", **model("Unused"))
-    assert several.exit_code == 1
-    assert "error: training: 2 parameters get no gradient from the loss" in several.stdout
+    words = "2 parameters get no gradient from the loss: spare.weight, spare.bias"
+    assert alone["training"]["grade"] == "warn"
+    assert alone.seen("training") == words
+    assert f"training: {words}" in check("train.ranks_per_node=2", **model("Unused")).failures
     trainer = {"accelerator": "cpu", "ddp": {"find_unused_parameters": True}}
-    assert check("train.ranks_per_node=2", **model("Unused", trainer=trainer)).exit_code == 0
+    assert not check("train.ranks_per_node=2", **model("Unused", trainer=trainer)).failures
 
 
-def test_what_checkpoints_leave_out_is_a_note(check) -> None:
-    done = check(**model("WithObject"))
-    assert done.exit_code == 0, done.output
-    assert "note: training: Checkpoints hold no objects" in done.stdout
-    assert "'kind' (type)" in done.stdout
+def test_what_checkpoints_leave_out_is_a_warning(check: Check) -> None:
+    found = check(**model("WithObject"))
+    assert found["training"]["grade"] == "warn"
+    assert "'kind' (type)" in found.seen("training")
 
 
-def test_a_data_module_gives_its_own_first_batch(check) -> None:
+def test_a_data_module_gives_its_own_first_batch(check: Check) -> None:
     own = {"datamodule": {"_target_": "broken.Module"}, "dataset": None, "data": None, "pack": None}
-    done = check(**model("Good", **own))
-    assert done.exit_code == 0, done.output
-    assert "dict of image float32 (20, 8, 8), label int64 (20,)" in done.stdout
+    assert check(**model("Good", **own)).seen("batch") == (
+        "dict of image float32 (20, 8, 8), label int64 (20,)"
+    )
 
 
-def test_a_script_is_found_and_its_words_are_shown_but_it_is_not_run(home: Path, check) -> None:
+def test_a_script_is_found_and_its_words_are_shown_but_it_is_not_run(
+    home: Path, check: Check
+) -> None:
     args = ["--out", "{run}/x", "--seed", "{seed}"]
-    done = check(**SCRIPT, train={"script": "train.py", "args": args}, seed=7)
-    assert done.exit_code == 0, done.output
-    assert f"{home}/train.py --out" in done.stdout
-    assert "--seed 7" in done.stdout
+    found = check(**SCRIPT, train={"script": "train.py", "args": args}, seed=7)
+    assert f"{home}/train.py --out /" in found.seen("command")
+    assert found.seen("command").endswith("/x --seed 7")
 
 
-def test_a_function_must_be_importable(check) -> None:
-    done = check(**SCRIPT, train={"function": {"_target_": "broken.fit"}})
-    assert done.exit_code == 0, done.output
+def test_a_function_must_be_importable(home: Path, check: Check) -> None:
+    (home / "fails.py").write_text("import not_installed_anywhere\ndef fit(): ...\n")
+    assert not check(**SCRIPT, train={"function": {"_target_": "broken.fit"}}).failures
+    failures = check(**SCRIPT, train={"function": {"_target_": "fails.fit"}}).failures
+    assert "No module named 'not_installed_anywhere'" in failures
 
 
-def test_a_packed_dataset_is_read_where_it_lies(home: Path, check) -> None:
+def test_a_packed_dataset_is_read_where_it_lies(home: Path, check: Check) -> None:
     (home / "mine.yaml").write_text(yaml.safe_dump(recipe_of(home)))
     assert headrace("run", "mine.yaml", "--pack-only").exit_code == 0
     (packed,) = (home / "home").rglob("manifest.json")
     before = files_below(home / "home")
-    done = check(dataset={"name": "digits", "path": str(packed.parent)})
-    assert done.exit_code == 0, done.output
-    assert "samples     1,797" in done.stdout
+    found = check(dataset={"name": "digits", "path": str(packed.parent)})
+    assert (found.failures, found.seen("samples")) == ("", "1,797")
     assert files_below(home / "home") == before
 
 
-def test_the_record_is_the_same_from_python_and_as_json(home: Path, check) -> None:
-    done = check("--json", **model("NineClasses"))
-    (finding,) = json.loads(done.stdout)["findings"]
-    assert (finding["stage"], finding["is_error"]) == ("training", True)
-    assert "training_step" in finding["trace"]
-    report = from_python.check(recipe_of(home, **model("NineClasses")), seed=3)
-    assert not report.is_good
-    assert report.findings[0].what == finding["what"]
+def test_folds_and_a_drawn_order_are_those_of_training(home: Path, check: Check) -> None:
+    data = {
+        "name": "digits", "source": str(home / "home/examples/digits"), "labels": "folders",
+        "folds": 4, "splits": {"train": 0.8, "test": 0.2},
+    }  # fmt: skip
+    own = {"transforms": [TRANSFORM], "fold": 3, "sampling": "balanced"}
+    assert not check(dataset=data, data=own).failures
+
+
+def test_the_record_is_the_same_from_python_and_the_table_shows_it(
+    home: Path, check: Check
+) -> None:
+    failed = check(**model("NineClasses"))
+    found = from_python.check(recipe_of(home, **model("NineClasses")), seed=3)
+    assert found.has_failed
+    assert found.findings[-2].seen == failed.seen("training")
+    assert "training_step" in found.findings[-2].advice
+    done = headrace("check", "mine.yaml")
+    assert done.exit_code == 1
+    assert "fail  mine  training    training_step raised IndexError: Target 9" in done.stdout
+    assert "checked in " in done.stdout
 
 
 def test_ctrl_c_ends_the_process(home: Path, tmp_path: Path) -> None:

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import faulthandler
 import logging
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from headrace.batch.findings import Finding, Section, fail, ok, warn
 from headrace.checkpoints.files import FINAL
 from headrace.data.instantiate import Allowed, instantiate
 from headrace.errors import HeadraceError, StepError
 from headrace.evaluation.evaluation_plan import plan as plan_evaluation
 from headrace.evaluation.predict import predictor_of
 from headrace.evaluation.predictor import choose_device
-from headrace.execution.check import REPORT, CheckReport, Finding
+from headrace.execution.check import FOUND, failed
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import RunFolder
 from headrace.files.manifest import Manifest
@@ -38,11 +40,14 @@ from headrace.shards.shard_locations import ShardSource
 from headrace.steps.context import resolved
 from headrace.training.first_step import FirstStep
 from headrace.training.launch_records import NodeReady
-from headrace.training.rank_failures import CORRECT
+from headrace.training.rank_failures import CORRECT, to_error
 from headrace.training.training_plan import plan_training
 
 _MOST_SAMPLES = 32
 """Samples of the batch, at most."""
+
+_OUT_OF_BOUNDS = re.compile(r"Target -?\d+ is out of bounds")
+"""PyTorch's words for a class index for which the last layer gives no score."""
 
 _NOT_ONE_STEP = (
     "min_epochs", "min_steps", "max_time", "val_check_interval", "default_root_dir", "strategy",
@@ -54,7 +59,7 @@ class _Check:
     """The check of the recipe of a launch.
 
     Attributes:
-        report: What was found so far.
+        found: What was found so far.
     """
 
     def __init__(self, node: NodeReady) -> None:
@@ -66,7 +71,7 @@ class _Check:
         tiers = (Tier(name="check", folder=str(self._run.path / "tier")),)
         self._site = site.model_copy(update={"folder": str(self._run.path), "all_tiers": tiers})
         self._short = shortened(self._recipe, self._num_ranks, choose_device("auto").type)
-        self.report = CheckReport()
+        self.found: list[Finding] = []
 
     def run(self) -> None:
         """Go through the stages up to the first that fails."""
@@ -79,18 +84,13 @@ class _Check:
             if (function := self._recipe.train.function) is not None:
                 allowed = Allowed.of(self._recipe, self._site)
                 instantiate(function, allowed, "train.function", partial=True)
-            if self._recipe.model is None or not self._train(manifest):
-                return
-            stage = "evaluation"
-            if self._short.evaluate is not None:
-                self._evaluate(self._short.evaluate.variants[0])
+            if self._recipe.model is not None:
+                self._train(manifest)
+                stage = "evaluation"
+                if self._short.evaluate is not None:
+                    self._evaluate(self._short.evaluate.variants[0])
         except HeadraceError as error:
-            self.add(Finding.of(stage, error))
-
-    def add(self, *findings: Finding, **values: Any) -> None:
-        """Add findings and other values to the report."""
-        known = self.report.findings
-        self.report = self.report.model_copy(update={**values, "findings": (*known, *findings)})
+            self.found.append(failed(stage, error))
 
     def _data(self) -> Manifest:
         """Pack a few samples, or find the packed dataset; return the manifest of all of them."""
@@ -106,54 +106,46 @@ class _Check:
             write_manifest(folder, manifest)
         launch = self._node.launch.model_copy(update={"dataset": location})
         self._node = self._node.model_copy(update={"dataset": str(folder), "launch": launch})
-        self.add(samples=manifest.num_samples)
+        self.found.append(ok("samples", f"{manifest.num_samples:,}"))
         if path is None and manifest.quarantined:
-            what = f"Some of the samples tried cannot be read: {describe(manifest.quarantined)}"
+            what = f"some of the samples tried cannot be read: {describe(manifest.quarantined)}"
             hint = "pack.max_quarantined is the share that packing tolerates."
-            self.add(Finding(stage="data", what=what, hint=hint, is_error=False))
+            self.found.append(warn("data", what, hint))
         return manifest
 
-    def _train(self, manifest: Manifest | None) -> bool:
-        """Train for one step; return whether that succeeded."""
+    def _train(self, manifest: Manifest | None) -> None:
+        """Train for one step; raise what training raises."""
         if manifest is not None:
             plan_training(self._recipe, self._role, manifest)
             for variant in self._recipe.evaluate.variants if self._recipe.evaluate else ():
                 plan_evaluation(manifest.with_fold(self._recipe.data.fold), variant)
         step = FirstStep()
-        step.run(self._node)
-        self.add(
-            batch=step.batch, parameters=step.num_parameters, loss=step.loss, logged=step.logged
-        )
+        failure = step.run(self._node)
+        self.found += [ok(name, seen) for name, seen in step.seen.items()]
         if step.without_gradient:
-            self.add(self._without_gradient(step.without_gradient))
-        if (failed := step.failure) is None:
-            return True
-        hint = failed.hint.removesuffix(CORRECT).strip()
-        if step.last_layer is not None:
-            name, size = step.last_layer
-            num_classes = len(manifest.classes) if manifest else 0
-            classes = f"the dataset has {num_classes} classes, and " if num_classes else ""
-            hint = (
-                f"Class indices begin at 0: {classes}the last layer '{name}' gives {size} scores. "
-                f"Give it one for each class. {hint}"
-            )
-        self.add(Finding(stage="training", what=failed.what, hint=hint, trace=failed.trace))
-        return False
+            self.found.append(self._without_gradient(step.without_gradient))
+        if failure is None:
+            return
+        hint = failure.hint.removesuffix(CORRECT).strip()
+        if _OUT_OF_BOUNDS.search(failure.what):
+            number = len(manifest.classes) if manifest else 0
+            known = f" of the {number} of the dataset" if number else ""
+            hint = f"Give the last layer ({step.last_layer}) a score for each class{known}. {hint}"
+        raise to_error(failure.model_copy(update={"hint": hint}), where="")
 
     def _without_gradient(self, names: Sequence[str]) -> Finding:
         """Return the finding for parameters that no loss reaches: several ranks fail on them."""
         trainer = self._recipe.trainer
         shown = f"{', '.join(names[:5])}{', …' if len(names) > 5 else ''}"
         finds = trainer.ddp.find_unused_parameters
-        finds_by_default = finds is None and trainer.deterministic and self._num_ranks > 2
-        return Finding(
-            stage="training",
-            what=f"{len(names)} parameters get no gradient from the loss: {shown}",
-            hint="Use them in the loss, or freeze them by requires_grad_(False). With several "
-            "ranks, trainer.ddp.find_unused_parameters: true tolerates them.",
-            is_error=trainer.strategy == "ddp"
-            and self._num_ranks > 1
-            and not (finds or finds_by_default),
+        if finds is None:
+            finds = trainer.deterministic and self._num_ranks > 2
+        fails = trainer.strategy == "ddp" and self._num_ranks > 1 and not finds
+        return (fail if fails else warn)(
+            "training",
+            f"{len(names)} parameters get no gradient from the loss: {shown}",
+            "Use them in the loss, or freeze them by requires_grad_(False). With several ranks, "
+            "trainer.ddp.find_unused_parameters: true tolerates them.",
         )
 
     def _evaluate(self, spec: EvaluateSpec) -> None:
@@ -214,28 +206,29 @@ def _without_folder(callback: Target) -> Target:
 
 
 class _Warnings(logging.Handler):
-    """Adds headrace's warnings to a report."""
+    """Adds headrace's warnings to what was found."""
 
-    def __init__(self, check: _Check) -> None:
+    def __init__(self, found: list[Finding]) -> None:
         super().__init__(logging.WARNING)
-        self._check = check
+        self._found = found
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Add a note."""
-        self._check.add(Finding(stage="training", what=record.getMessage(), is_error=False))
+        """Add a warning."""
+        self._found.append(warn("training", record.getMessage(), ""))
 
 
 def main(arguments: list[str]) -> int:
-    """Check the recipe of a launch; write its report to the run's folder."""
+    """Check the recipe of a launch; write what was found to the run's folder."""
     begin_child()
     faulthandler.enable()
     node = read_record(Path(arguments[0]), NodeReady)
     if node is None:
         raise StepError(f"{arguments[0]} does not exist")
     check = _Check(node)
-    logging.getLogger("headrace").addHandler(_Warnings(check))
+    logging.getLogger("headrace").addHandler(_Warnings(check.found))
     check.run()
-    write_record(Path(node.launch.run_folder, REPORT), check.report)
+    found = Section(part="", findings=tuple(check.found))
+    write_record(Path(node.launch.run_folder, FOUND), found)
     return 0
 
 

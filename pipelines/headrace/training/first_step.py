@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -13,77 +12,64 @@ from headrace.training.launch_records import NodeReady, RankFailure
 from headrace.training.rank import RankTraining
 from headrace.training.rank_failures import describe
 
-_OUT_OF_BOUNDS = re.compile(r"Target -?\d+ is out of bounds")
-
 
 class FirstStep(Callback):  # type: ignore[misc]
     """Ends a training after its first batch and a validation, and notes what these show.
 
     Attributes:
-        batch: Parts of the batch with dtype and shape; empty if none was made.
-        loss: Loss of the batch; None if there is none.
-        logged: Names of the metrics that were logged.
-        failure: Why the training failed; None if it did not.
+        seen: Parameters, batch, loss and logged metrics, as far as training came.
     """
 
     def __init__(self) -> None:
-        self.batch, self.logged = "", tuple[str, ...]()
-        self.loss: float | None = None
-        self.failure: RankFailure | None = None
-        self._model: LightningModule | None = None
-        self._reached: set[str] = set()
+        self.seen: dict[str, str] = {}
+        self._layers: dict[str, Any] = {}
+        self._missed: dict[str, Any] = {}
+        self._has_loss = False
 
-    def run(self, node: NodeReady) -> None:
-        """Train as rank 0 of a run does."""
+    def run(self, node: NodeReady) -> RankFailure | None:
+        """Train as rank 0 of a run does; return why it failed, None if it did not."""
         try:
             RankTraining(node, 0, self).run()
         except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001  any of users
-            self.failure = describe(error, 0)
-
-    @property
-    def num_parameters(self) -> int | None:
-        """Parameters of the model; None if there is none."""
-        return self._model and sum(each.numel() for each in self._model.parameters())
+            return describe(error, 0)
+        return None
 
     @property
     def without_gradient(self) -> tuple[str, ...]:
-        """Names of trained parameters that no loss has reached; empty without a training step."""
-        named = self._model.named_parameters() if self._model and self._reached else ()
-        return tuple(n for n, each in named if each.requires_grad and n not in self._reached)
+        """Names of trained parameters that no loss has reached; empty without a loss."""
+        return tuple(self._missed) if self._has_loss else ()
 
     @property
-    def last_layer(self) -> tuple[str, int] | None:
-        """Name and number of outputs of the last layer, if a label was not among the outputs."""
-        if self.failure is None or not _OUT_OF_BOUNDS.search(self.failure.what):
-            return None
-        found = None
-        for name, layer in self._model.named_modules() if self._model else ():
-            size = getattr(layer, "out_features", getattr(layer, "out_channels", None))
-            found = (name, size) if isinstance(size, int) else found
-        return found
+    def last_layer(self) -> str:
+        """Name and text of the last layer with a matrix of weights; empty if there is none."""
+        weights = {name: getattr(each, "weight", None) for name, each in self._layers.items()}
+        names = [name for name, each in weights.items() if each is not None and each.dim() > 1]
+        return "".join(f"'{name}', {self._layers[name]}" for name in names[-1:])
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep the model."""
+        """Count the parameters."""
         del trainer
-        self._model = pl_module
+        self.seen["parameters"] = f"{sum(each.numel() for each in pl_module.parameters()):,}"
+        self._layers = dict(pl_module.named_modules())
+        self._missed = {n: each for n, each in pl_module.named_parameters() if each.requires_grad}
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, *_: Any) -> None:
         """Note the batch as the model gets it."""
         del trainer, pl_module
-        self.batch = parts_of(batch)
+        self.seen["batch"] = parts_of(batch)
 
-    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_after_backward(self, *_: Any) -> None:
         """Note which parameters the backward pass has reached."""
-        del trainer
-        named = pl_module.named_parameters()
-        self._reached |= {name for name, each in named if each.grad is not None}
+        self._missed = {name: each for name, each in self._missed.items() if each.grad is None}
 
     def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, *_: Any) -> None:
         """Note the loss, and ask to stop."""
         loss = whole_loss(trainer, module, outputs)
-        self.loss = None if loss is None else float(loss.mean())
+        self._has_loss = loss is not None
+        if loss is not None:
+            self.seen["loss"] = f"{float(loss.mean()):.5g}"
         trainer.should_stop = True
 
     def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
         """Note the names of the metrics."""
-        self.logged = tuple(sorted(trainer.callback_metrics))
+        self.seen["logged"] = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
