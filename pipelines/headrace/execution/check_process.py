@@ -168,6 +168,9 @@ def shortened(recipe: Recipe, num_ranks: int, device: str) -> Recipe:
     """
     data, trainer = recipe.data, recipe.trainer
     only_gpus = trainer.precision.startswith(("16", "transformer"))
+    configs = [each.as_config().items() for each in trainer.callbacks]
+    # a ModelCheckpoint without a folder writes to that of the run
+    callbacks = [Target.model_validate({k: v for k, v in c if k != "dirpath"}) for c in configs]
     extra = {name: each for name, each in trainer.extra.items() if name not in _NOT_ONE_STEP}
     update: dict[str, dict[str, Any]] = {
         "trainer": {
@@ -178,14 +181,12 @@ def shortened(recipe: Recipe, num_ranks: int, device: str) -> Recipe:
             "accumulate_grad_batches": 1,
             "val_every_epochs": 1,
             "compile": False,
-            "sharded_checkpoints": False,
-            "checkpoint_target": None,
             "loggers": (),
-            "callbacks": tuple(map(_without_folder, trainer.callbacks)),
+            "callbacks": tuple(callbacks),
             "extra": {**extra, "limit_train_batches": 1, "limit_val_batches": 1},
         },
-        "pack": {"append": False, "target": None},
-        "stage": {"overlap": False, "partial": False},
+        "pack": {"target": None},
+        "stage": {"overlap": False},
     }
     if recipe.reads_shards:
         share = data.global_batch_size // trainer.data_ranks(num_ranks)
@@ -199,24 +200,6 @@ def shortened(recipe: Recipe, num_ranks: int, device: str) -> Recipe:
     return recipe.model_copy(update=parts)
 
 
-def _without_folder(callback: Target) -> Target:
-    """Return a callback that writes to the run's folder, as a ModelCheckpoint."""
-    config = {name: each for name, each in callback.as_config().items() if name != "dirpath"}
-    return Target.model_validate(config)
-
-
-class _Warnings(logging.Handler):
-    """Adds headrace's warnings to what was found."""
-
-    def __init__(self, found: list[Finding]) -> None:
-        super().__init__(logging.WARNING)
-        self._found = found
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Add a warning."""
-        self._found.append(warn("training", record.getMessage(), ""))
-
-
 def main(arguments: list[str]) -> int:
     """Check the recipe of a launch; write what was found to the run's folder."""
     begin_child()
@@ -225,7 +208,13 @@ def main(arguments: list[str]) -> int:
     if node is None:
         raise StepError(f"{arguments[0]} does not exist")
     check = _Check(node)
-    logging.getLogger("headrace").addHandler(_Warnings(check.found))
+    handler = logging.Handler(logging.WARNING)
+
+    def emit(record: logging.LogRecord) -> None:
+        check.found.append(warn("training", record.getMessage(), ""))
+
+    handler.emit = emit  # type: ignore[method-assign]
+    logging.getLogger("headrace").addHandler(handler)
     check.run()
     found = Section(part="", findings=tuple(check.found))
     write_record(Path(node.launch.run_folder, FOUND), found)

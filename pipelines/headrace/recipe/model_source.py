@@ -135,8 +135,9 @@ def check_model_source(recipe: Recipe, code: SourceCode, *, trains: bool = True)
     for problem in found:
         raise RecipeError(*problem)
     named = [*_bounded(recipe), *(_looked_at(recipe) if trains else ())]
-    logged = _logged(classes) if named else None
-    for key, metric in () if logged is None else named:
+    if not named or (logged := _logged(classes)) is None:
+        return
+    for key, metric in named:
         if not any(re.fullmatch(rf"{re.escape(each)}([_/].*)?", metric) for each in logged):
             raise RecipeError(
                 f"{key} names '{metric}', which the model {name} does not log",
