@@ -9,7 +9,7 @@ import faulthandler
 import logging
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,32 +121,32 @@ class _Check:
                 plan_evaluation(manifest.with_fold(self._recipe.data.fold), variant)
         step = FirstStep()
         failure = step.run(self._node)
-        self.found += [ok(name, seen) for name, seen in step.seen.items()]
-        if step.without_gradient:
-            self.found.append(self._without_gradient(step.without_gradient))
+        self.found += [ok(name, text) for name, text in step.shown.items()]
         if failure is None:
+            self.found += self._without_gradient(tuple(step.missed))
             return
-        hint = failure.hint.removesuffix(CORRECT).strip()
+        hint = failure.hint.replace(CORRECT, "Correct it, and check again.")
         if _OUT_OF_BOUNDS.search(failure.what):
             number = len(manifest.classes) if manifest else 0
             known = f" of the {number} of the dataset" if number else ""
             hint = f"Give the last layer ({step.last_layer}) a score for each class{known}. {hint}"
         raise to_error(failure.model_copy(update={"hint": hint}), where="")
 
-    def _without_gradient(self, names: Sequence[str]) -> Finding:
-        """Return the finding for parameters that no loss reaches: several ranks fail on them."""
-        trainer = self._recipe.trainer
-        shown = f"{', '.join(names[:5])}{', …' if len(names) > 5 else ''}"
+    def _without_gradient(self, names: Sequence[str]) -> Iterator[Finding]:
+        """Yield the finding for parameters that no loss reaches: several ranks fail on them."""
+        trainer, shown = self._recipe.trainer, ", ".join(names[:5])
         finds = trainer.ddp.find_unused_parameters
         if finds is None:
             finds = trainer.deterministic and self._num_ranks > 2
         fails = trainer.strategy == "ddp" and self._num_ranks > 1 and not finds
-        return (fail if fails else warn)(
-            "training",
-            f"{len(names)} parameters get no gradient from the loss: {shown}",
-            "Use them in the loss, or freeze them by requires_grad_(False). With several ranks, "
-            "trainer.ddp.find_unused_parameters: true tolerates them.",
-        )
+        if names:
+            yield (fail if fails else warn)(
+                "training",
+                f"{len(names)} parameters get no gradient from the loss: {shown}"
+                + ", …" * (len(names) > 5),
+                "Use them in the loss, or freeze them by requires_grad_(False). With several "
+                "ranks, trainer.ddp.find_unused_parameters: true tolerates them.",
+            )
 
     def _evaluate(self, spec: EvaluateSpec) -> None:
         """Score a few samples with the checkpoint of the first step."""
@@ -193,6 +193,7 @@ def shortened(recipe: Recipe, num_ranks: int, device: str) -> Recipe:
         size = min(share // trainer.accumulate_grad_batches, _MOST_SAMPLES)
         in_order = {"shuffle": False, "shuffle_window": None, "sampling": "uniform"}
         given = {"global_batch_size": size, "samples_per_epoch": None, "workers": 0}
+        given["drop_last"] = False  # some of the samples may be unreadable
         update["data"] = {**given, **(in_order if recipe.dataset_path else {})}
     parts = {
         name: getattr(recipe, name).model_copy(update=values) for name, values in update.items()

@@ -17,14 +17,14 @@ class FirstStep(Callback):  # type: ignore[misc]
     """Ends a training after its first batch and a validation, and notes what these show.
 
     Attributes:
-        seen: Parameters, batch, loss and logged metrics, as far as training came.
+        shown: Parameters, batch, loss and logged metrics, as far as training came.
+        missed: Trained parameters that no backward pass has reached, by name.
     """
 
     def __init__(self) -> None:
-        self.seen: dict[str, str] = {}
+        self.shown: dict[str, str] = {}
         self._layers: dict[str, Any] = {}
-        self._missed: dict[str, Any] = {}
-        self._has_loss = False
+        self.missed: dict[str, Any] = {}
 
     def run(self, node: NodeReady) -> RankFailure | None:
         """Train as rank 0 of a run does; return why it failed, None if it did not."""
@@ -33,11 +33,6 @@ class FirstStep(Callback):  # type: ignore[misc]
         except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001  any of users
             return describe(error, 0)
         return None
-
-    @property
-    def without_gradient(self) -> tuple[str, ...]:
-        """Names of trained parameters that no loss has reached; empty without a loss."""
-        return tuple(self._missed) if self._has_loss else ()
 
     @property
     def last_layer(self) -> str:
@@ -49,27 +44,26 @@ class FirstStep(Callback):  # type: ignore[misc]
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Count the parameters."""
         del trainer
-        self.seen["parameters"] = f"{sum(each.numel() for each in pl_module.parameters()):,}"
+        self.shown["parameters"] = f"{sum(each.numel() for each in pl_module.parameters()):,}"
         self._layers = dict(pl_module.named_modules())
-        self._missed = {n: each for n, each in pl_module.named_parameters() if each.requires_grad}
+        self.missed = {n: each for n, each in pl_module.named_parameters() if each.requires_grad}
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, *_: Any) -> None:
         """Note the batch as the model gets it."""
         del trainer, pl_module
-        self.seen["batch"] = parts_of(batch)
+        self.shown["batch"] = parts_of(batch)
 
     def on_after_backward(self, *_: Any) -> None:
         """Note which parameters the backward pass has reached."""
-        self._missed = {name: each for name, each in self._missed.items() if each.grad is None}
+        self.missed = {name: each for name, each in self.missed.items() if each.grad is None}
 
     def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, *_: Any) -> None:
         """Note the loss, and ask to stop."""
         loss = whole_loss(trainer, module, outputs)
-        self._has_loss = loss is not None
         if loss is not None:
-            self.seen["loss"] = f"{float(loss.mean()):.5g}"
+            self.shown["loss"] = f"{float(loss.mean()):.5g}"
         trainer.should_stop = True
 
     def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
         """Note the names of the metrics."""
-        self.seen["logged"] = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
+        self.shown["logged"] = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
