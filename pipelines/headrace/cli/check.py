@@ -16,9 +16,9 @@ def check(
     site: SiteOption = "laptop",
     as_json: JsonOption = False,
 ) -> None:
-    """Check a recipe on one real batch: reading, training step, validation, evaluation.
+    """Check a recipe on one real batch, without a lease.
 
-    It takes no lease and changes no file. The recipe is checked as **run** checks it. Then a
+    No file is changed. The recipe is checked as **run** checks it. Then a
     process of this machine packs a few samples into a temporary folder, trains on one batch of up
     to 32, validates, writes a checkpoint and evaluates it. A script is not run. The exit code is 1
     if training would fail on something.

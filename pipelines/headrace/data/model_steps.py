@@ -8,7 +8,6 @@ from typing import Any
 
 from lightning.pytorch import LightningModule
 
-from headrace.errors import UserCodeError
 from headrace.recipe.model_source import ASKED_FOR, TEST_HOOKS, problems
 from headrace.recipe.recipe import Recipe
 
@@ -19,12 +18,12 @@ def check_model(model: LightningModule, recipe: Recipe, *, trains: bool) -> None
     """Raise if a model lacks a method that training or evaluation calls.
 
     Raises:
-        UserCodeError: It lacks one, or has one that would not be called.
+        RecipeError: It lacks one, or has one that would not be called.
     """
     own = [name for name in ASKED_FOR if has_own(model, name)]
     own = [each for each in own if each not in TEST_HOOKS or not _does_nothing(model, each)]
-    for problem in problems(type(model).__name__, recipe, own, own.__contains__, trains=trains):
-        raise UserCodeError(*problem)
+    for error in problems(type(model).__name__, recipe, own, own.__contains__, trains=trains):
+        raise error
 
 
 def has_own(model: LightningModule, name: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 
 from headrace.errors import RecipeError, nearest
 from headrace.recipe.python_source import Definition, SourceCode, bindings_in
@@ -45,8 +46,8 @@ def problems(
     may_have: Callable[[str], bool],
     *,
     trains: bool,
-) -> Iterator[tuple[str, str]]:
-    """Yield the error and hint for each method that a recipe's model must have, or must not have.
+) -> Iterator[RecipeError]:
+    """Yield an error for each method that a recipe's model must have, or must not have.
 
     The class `model` defines `methods`; `may_have` returns whether it may have a name in another
     way. `trains` is False for an evaluation alone.
@@ -61,7 +62,7 @@ def problems(
             if "test_step" in methods
             else "Write "
         )
-        yield (
+        yield RecipeError(
             f"The model {model} has neither predict_step nor forward, by which evaluate gets "
             "scores",
             f"{step}predict_step(batch, index), which returns them; or set evaluate: null.",
@@ -69,12 +70,12 @@ def problems(
     if spec is None or spec.step != "test":
         return
     if not may_have("test_step"):
-        yield (
+        yield RecipeError(
             f"The model {model} has no test_step, which evaluate.step: test calls",
             "Write one, or set evaluate.step: predict.",
         )
     for hook in (each for each in TEST_HOOKS if each in methods):
-        yield (
+        yield RecipeError(
             f"{model} has {hook}, which does not run where each shard is tested on its own",
             "Log in test_step: numbers, or the torchmetrics object itself.",
         )
@@ -82,31 +83,31 @@ def problems(
 
 def _of_training(
     model: str, recipe: Recipe, methods: Collection[str], may_have: Callable[[str], bool]
-) -> Iterator[tuple[str, str]]:
+) -> Iterator[RecipeError]:
     has_data = recipe.dataset is not None or recipe.datamodule is not None
     for loader in (each for each in _LOADERS if has_data and each in methods):
-        yield (
+        yield RecipeError(
             f"The model {model} defines '{loader}', which would not be used: the recipe names "
             "other data",
             "Take it out, or leave 'dataset' and 'datamodule' out of the recipe: then the model's "
             "own loaders are used. data.dataset takes your Dataset, data.collate forms batches.",
         )
     if not has_data and not any(map(may_have, _LOADERS)):
-        yield (
+        yield RecipeError(
             f"The recipe has neither 'dataset' nor 'datamodule', and the model {model} has no "
             "train_dataloader",
             "Write a dataset, as in dataset: {name: mine, source: /data/mine}, or name a "
             "LightningDataModule in 'datamodule'.",
         )
     for name in (each for each in _REMOVED if each in methods):
-        yield (
+        yield RecipeError(
             f"The model {model} has {name}, which Lightning 2 does not call any more",
             f"Write {_REMOVED[name]} in its place.",
         )
     needed = () if _own_callbacks(recipe) else _TRAINING  # callbacks may give it one
     for name in (each for each in needed if not may_have(each)):
         hint = nearest(name, methods)
-        yield (
+        yield RecipeError(
             f"The model {model} has no {name}, which training calls",
             hint if "Did you mean" in hint else "Write one.",
         )
@@ -131,9 +132,8 @@ def check_model_source(recipe: Recipe, code: SourceCode, *, trains: bool = True)
     body = [node for each in classes for node in each.node.body]
     methods = [node for node in body if isinstance(node, ast.FunctionDef)]
     defined = [m.name for m in methods if m.name not in TEST_HOOKS or not _does_nothing(m)]
-    found = problems(name, recipe, defined, lambda each: _may_have(classes, each), trains=trains)
-    for problem in found:
-        raise RecipeError(*problem)
+    for error in problems(name, recipe, defined, partial(_may_have, classes), trains=trains):
+        raise error
     named = [*_bounded(recipe), *(_looked_at(recipe) if trains else ())]
     if not named or (logged := _logged(classes)) is None:
         return

@@ -128,16 +128,14 @@ class SourceCode:
             TargetError: Its module is there and has no such name.
             SyntaxError: Its module cannot be parsed by this Python.
         """
-        found: Definition | str | None = _HOMES.get(name, name)
-        for hop in range(_MAX_HOPS):
+        found = self._named(_HOMES.get(name, name))
+        for _ in range(_MAX_HOPS):
             if not isinstance(found, str):
                 return found
             try:
                 found = self._named(found)
-            except (TargetError, SyntaxError):
-                if hop == 0:
-                    raise
-                return None  # of others: for Python to tell
+            except (TargetError, SyntaxError):  # of others: for Python to tell
+                return None
         return None
 
     def find(self, top: str) -> ModuleSpec | None:

@@ -17,7 +17,7 @@ from torchmetrics.wrappers import MinMaxMetric
 
 from headrace.data.dataset import SampleReader
 from headrace.data.model_steps import check_model
-from headrace.errors import UserCodeError
+from headrace.errors import RecipeError, UserCodeError
 from headrace.evaluation.batch_outputs import logged_metrics
 from headrace.evaluation.own_results import own_values
 from headrace.evaluation.predictor import Predictor
@@ -157,16 +157,16 @@ def check_steps(model: LightningModule, spec: EvaluateSpec | None) -> None:
 
 def test_models_that_evaluation_cannot_ask_are_refused_as_soon_as_they_are_made():
     test, predict = EvaluateSpec(step="test", task="custom"), EvaluateSpec()
-    with pytest.raises(UserCodeError, match="AtTheEnd has on_test_epoch_end"):
+    with pytest.raises(RecipeError, match="AtTheEnd has on_test_epoch_end"):
         check_steps(AtTheEnd(), test)
-    with pytest.raises(UserCodeError, match=r"The model Calls has no test_step"):
+    with pytest.raises(RecipeError, match=r"The model Calls has no test_step"):
         check_steps(Calls(), test)
     with pytest.raises(
-        UserCodeError, match="OnlyTested has neither predict_step nor forward"
+        RecipeError, match="OnlyTested has neither predict_step nor forward"
     ) as told:
         check_steps(OnlyTested(), predict)
     assert "Set evaluate.step: test and evaluate.task: custom" in told.value.hint
-    with pytest.raises(UserCodeError, match="Bare has neither predict_step nor forward") as told:
+    with pytest.raises(RecipeError, match="Bare has neither predict_step nor forward") as told:
         check_steps(Bare(), predict)
     assert "evaluate.step: test" not in told.value.hint
     given = Bare()
