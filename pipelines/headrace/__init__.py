@@ -7,7 +7,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_FUNCTIONS = ("list_runs", "plan", "result", "run", "sweep")
+_FUNCTIONS = ("check", "list_runs", "plan", "result", "run", "sweep")
 
 
 def __getattr__(name: str) -> Any:

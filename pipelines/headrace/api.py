@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.batch.findings import Section
 from headrace.cli.console import open_console
 from headrace.cli.runs import request_of
 from headrace.cli.watching import Watching
 from headrace.errors import StepError, UserError
+from headrace.execution.check import check as checked
 from headrace.execution.execute import LeasePreview, execute, previews
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
@@ -178,6 +180,19 @@ def plan(recipe: RecipeLike, site: str | Path = "laptop", **overrides: Any) -> P
     place, kind = load_site(str(site)), "train" if asked.suite is None else "suite"
     found = previews(asked, place, kind)
     return Plan(leases=found, prediction=predicted(asked, place, kind))
+
+
+def check(recipe: RecipeLike, site: str | Path = "laptop", **overrides: Any) -> Section:
+    """Return what training would fail on, by one real batch on this machine; as `headrace check`.
+
+    `findings` has each result, `has_failed` is True if one is an error.
+
+    Args:
+        recipe: Name, path or content of a recipe.
+        site: Name or path of a site.
+        **overrides: Changes to the recipe, as for `run`.
+    """
+    return checked(_source(recipe), _words(overrides), str(site))
 
 
 def list_runs(limit: int = 20, state: str | None = None) -> Any:

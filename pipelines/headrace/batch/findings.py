@@ -1,4 +1,4 @@
-"""Findings of a site check, and whether a queue can give what a job requests; pure."""
+"""Findings of checks, and whether a queue can give what a job requests; pure."""
 
 from __future__ import annotations
 
@@ -32,6 +32,19 @@ class Finding(Record):
     """What to do about it; empty if the grade is `ok`."""
 
 
+class Section(Record):
+    """Findings about a recipe, or one part of a site."""
+
+    part: str
+    """Name of the recipe or role, or `site`."""
+    findings: tuple[Finding, ...]
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a finding is a failure."""
+        return any(each.grade is Grade.FAIL for each in self.findings)
+
+
 def ok(subject: str, found: str) -> Finding:
     """Return a finding without a problem."""
     return Finding(subject=subject, grade=Grade.OK, seen=found)
@@ -43,7 +56,7 @@ def warn(subject: str, found: str, advice: str) -> Finding:
 
 
 def fail(subject: str, found: str, advice: str) -> Finding:
-    """Return a finding that keeps leases from working."""
+    """Return a finding that keeps leases from working, or would end a run."""
     return Finding(subject=subject, grade=Grade.FAIL, seen=found, advice=advice)
 
 

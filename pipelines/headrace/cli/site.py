@@ -17,7 +17,7 @@ import typer
 import yaml
 from rich.text import Text
 
-from headrace.batch.findings import Grade
+from headrace.batch.findings import Grade, Section
 from headrace.cli import arguments
 from headrace.cli.console import (
     JsonOption,
@@ -33,7 +33,7 @@ from headrace.recipe.home import home
 from headrace.recipe.load import BUILT_IN, available, load_site, locate
 from headrace.recipe.schema import json_schema
 from headrace.recipe.unix_accounts import other_account
-from headrace.site_check.check import Section, check
+from headrace.site_check.check import check
 
 _STYLES = {Grade.OK: "green", Grade.WARN: "yellow", Grade.FAIL: "bold red"}
 _Site = Annotated[
@@ -143,8 +143,7 @@ def check_site(
     if as_json:
         tell_json(sections)
     else:
-        rows = chain.from_iterable(map(_rows, sections))
-        open_console().print(plain_table("", "part", "checked", "found", rows=rows))
+        print_findings(*sections)
     if any(each.has_failed for each in sections):
         raise typer.Exit(1)
 
@@ -181,6 +180,12 @@ def _open_editor(file: Path) -> None:
             f"The editor '{command}' ended with exit code {code}; nothing is changed",
             "Set VISUAL or EDITOR to the command of an editor, as in EDITOR=nano.",
         )
+
+
+def print_findings(*sections: Section) -> None:
+    """Print a table of findings."""
+    rows = chain.from_iterable(map(_rows, sections))
+    open_console().print(plain_table("", "part", "checked", "found", rows=rows))
 
 
 def _rows(section: Section) -> Iterator[Sequence[str | Text]]:

@@ -45,18 +45,22 @@ def first_of(made: Any) -> Any:
 
 def description(made: Any) -> str:
     """Return what a batch holds and how a model takes it, for the hint of a failed step."""
-    if not isinstance(made, Mapping):
-        parts = made if isinstance(made, tuple | list) else [made]
-        return f"The batch is {_listed(type(made).__name__, map(shown, parts))}."
-    parts = [f"{name} {shown(value)}" for name, value in made.items()]
-    names = [str(name) for name in made if name != SAMPLE_ID]
+    whole = f"The batch is a {parts_of(made)}"
+    names = [str(name) for name in made if name != SAMPLE_ID] if isinstance(made, Mapping) else []
+    if not names:
+        return f"{whole}."
     return (
-        f"The batch is {_listed('dict', parts)}: take a field as batch['{names[0]}']. To get a "
-        f"tuple instead, as for `x, y = batch`, write data.batch: [{', '.join(names)}] in the "
-        "recipe."
-        if names
-        else f"The batch is {_listed('dict', parts)}."
+        f"{whole}: take a field as batch['{names[0]}']. To get a tuple instead, as for "
+        f"`x, y = batch`, write data.batch: [{', '.join(names)}] in the recipe."
     )
+
+
+def parts_of(made: Any) -> str:
+    """Return what a batch holds, as `dict of image float32 (32, 3, 8, 8), label int64 (32,)`."""
+    if isinstance(made, Mapping):
+        return _listed("dict", (f"{name} {shown(value)}" for name, value in made.items()))
+    parts = made if isinstance(made, tuple | list) else [made]
+    return _listed(type(made).__name__, map(shown, parts))
 
 
 def _field(batch: Batch, name: str) -> Any:
@@ -70,4 +74,4 @@ def _field(batch: Batch, name: str) -> Any:
 def _listed(kind: str, parts: Iterable[str]) -> str:
     listed = list(parts)
     more = ", …" if len(listed) > _MOST_SHOWN else ""
-    return f"a {kind} of {', '.join(listed[:_MOST_SHOWN])}{more}"
+    return f"{kind} of {', '.join(listed[:_MOST_SHOWN])}{more}"

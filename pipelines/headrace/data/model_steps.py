@@ -1,4 +1,4 @@
-"""Checks that a model has the steps that evaluation calls, as soon as the model exists."""
+"""Checks that a model has what a recipe calls, as soon as the model exists."""
 
 from __future__ import annotations
 
@@ -8,35 +8,33 @@ from typing import Any
 
 from lightning.pytorch import LightningModule
 
-from headrace.errors import UserCodeError
-from headrace.recipe.evaluate import EvaluateSpec
-from headrace.recipe.model_source import SCORING, TEST_HOOKS, evaluation_problem
+from headrace.recipe.model_source import ASKED_FOR, TEST_HOOKS, problems
+from headrace.recipe.recipe import Recipe
 
 _RETURNS = ("LOAD_CONST", "RETURN_VALUE", "RETURN_CONST")
 
 
-def check_steps(model: LightningModule, spec: EvaluateSpec | None) -> None:
-    """Raise if a model lacks a step that evaluation needs; checked before training, too.
+def check_model(model: LightningModule, recipe: Recipe, *, trains: bool) -> None:
+    """Raise if a model lacks a method that training or evaluation calls.
 
     Raises:
-        UserCodeError: The step is missing, or the test cannot be divided by shards.
+        RecipeError: It lacks one, or has one that would not be called.
     """
-    own = [name for name in (*SCORING, "test_step") if has_own(model, name)]
-    hooks = [name for name in TEST_HOOKS if has_own(model, name)]
-    own += [name for name in hooks if not _does_nothing(getattr(model, name))]
-    problem = evaluation_problem(type(model).__name__, spec, own, own.__contains__)
-    if problem is not None:
-        raise UserCodeError(*problem)
+    own = [name for name in ASKED_FOR if has_own(model, name)]
+    own = [each for each in own if each not in TEST_HOOKS or not _does_nothing(model, each)]
+    for error in problems(type(model).__name__, recipe, own, own.__contains__, trains=trains):
+        raise error
 
 
 def has_own(model: LightningModule, name: str) -> bool:
-    """Whether the model overrides a method of LightningModule."""
-    found = getattr(model, name)
-    return getattr(found, "__func__", found) is not getattr(LightningModule, name)
+    """Whether the model has a method that is not LightningModule's."""
+    found = getattr(model, name, None)
+    return getattr(found, "__func__", found) is not getattr(LightningModule, name, None)
 
 
-def _does_nothing(method: Any) -> bool:
+def _does_nothing(model: LightningModule, name: str) -> bool:
     """Whether a method only returns None, as one whose body is `pass`."""
+    method: Any = getattr(model, name)
     if not inspect.ismethod(method):
         return False
     steps = [each for each in dis.get_instructions(method) if each.opname != "RESUME"]

@@ -166,7 +166,8 @@ def _takes_generator(transform: SampleTransform) -> bool:
 
 
 def _name(transform: Callable[..., Any]) -> str:
-    named = transform if inspect.isroutine(transform) else type(transform)
+    made = transform.func if isinstance(transform, partial) else transform
+    named = made if inspect.isroutine(made) or isinstance(made, type) else type(made)
     return getattr(named, "__qualname__", repr(named))
 
 

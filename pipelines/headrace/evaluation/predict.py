@@ -31,6 +31,10 @@ from headrace.evaluation.write_report import conclude, draw_training, split_on_n
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.processes.call_server import answer_calls
 from headrace.processes.identity import begin_child, die_with_parent
+from headrace.recipe.evaluate import EvaluateSpec
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+from headrace.shards.dataset import ShardedDataset
 from headrace.staging.cache import Soundness
 from headrace.staging.peers import PeerGroup
 from headrace.staging.staged_folder import StagedFolder
@@ -108,11 +112,18 @@ def _loaded(
     if recipe.evaluate is None:
         raise StepError(f"{run_folder} holds no recipe with 'evaluate'")
     spec = recipe.evaluate.variants[variant]
-    torch.set_num_threads(site.roles[recipe.train.role].threads_per_rank)
-    torch.use_deterministic_algorithms(recipe.trainer.deterministic, warn_only=True)
     _USING.close()
     split = _USING.enter_context(split_on_node(recipe, site, dataset, spec.split, group))
     sound = Soundness(split.folder, split.shards if recipe.stage.verify else ())
+    return predictor_of(recipe, site, checkpoint, split, spec), sound
+
+
+def predictor_of(
+    recipe: Recipe, site: Site, checkpoint: Path, split: ShardedDataset, spec: EvaluateSpec
+) -> Predictor:
+    """Return the model of a checkpoint with the samples of a split, to be scored as `spec` says."""
+    torch.set_num_threads(site.roles[recipe.train.role].threads_per_rank)
+    torch.use_deterministic_algorithms(recipe.trainer.deterministic, warn_only=True)
     model, transforms, state = load_model(recipe, site, checkpoint)
     allowed = Allowed.of(recipe, site)
     device = choose_device(recipe.trainer.accelerator)
@@ -121,7 +132,7 @@ def _loaded(
     if isinstance(reading.decoder, DeviceDecoder):
         reading.decoder.open(device, notes)
     note_change(notes, state)
-    predictor = Predictor(
+    return Predictor(
         model=model.to(device),
         transforms=transforms,
         dataset=split,
@@ -132,7 +143,6 @@ def _loaded(
         form=recipe.data.batch,
         metrics=make_metrics(spec, allowed),
     )
-    return predictor, sound
 
 
 @lru_cache(maxsize=1)

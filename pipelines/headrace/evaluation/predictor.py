@@ -20,7 +20,7 @@ from headrace.checkpoints.content import read_checkpoint
 from headrace.data.batch_form import description, first_of, formed, transformed
 from headrace.data.dataset import Reading, SampleReader, check_each_once
 from headrace.data.instantiate import Allowed, instantiate, instantiate_all
-from headrace.data.model_steps import check_steps, has_own
+from headrace.data.model_steps import check_model, has_own
 from headrace.data.transforms import WHOLE, Batch, Transform
 from headrace.errors import MemoryExhaustedError, RecipeError, UserCodeError, blaming_user_code
 from headrace.evaluation.batch_outputs import TARGET, Log, kept, named, update
@@ -141,7 +141,7 @@ def make_model(recipe: Recipe, allowed: Allowed) -> LightningModule:
         raise RecipeError(f"Recipe '{recipe.name}' has no model to evaluate", "Set evaluate: null.")
     torch.manual_seed(recipe.seed)
     model: LightningModule = instantiate(recipe.model, allowed, "model")
-    check_steps(model, recipe.evaluate)
+    check_model(model, recipe, trains=False)
     return model
 
 

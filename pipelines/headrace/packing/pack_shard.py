@@ -188,7 +188,7 @@ def merge(
         fields=fields,
         classes=plan.classes,
         splits=splits,
-        folds=_folds(shards),
+        folds=folds_in(shards),
         shards=shards,
         statistics={
             name: statistics.finish(merged, plan.every.get(name, 1))
@@ -226,7 +226,8 @@ def _with_encoding(info: FieldInfo, packed: Sequence[PackedShard]) -> FieldInfo:
     return FieldInfo.model_validate({**info.model_dump(), "encoding": met.pop()})
 
 
-def _folds(shards: Sequence[ShardInfo]) -> dict[str, tuple[int, ...]]:
+def folds_in(shards: Sequence[ShardInfo | PlannedShard]) -> dict[str, tuple[int, ...]]:
+    """Return the samples of each fold by split, for splits that have folds."""
     counts: dict[str, Counter[int]] = {}
     for shard in shards:
         if shard.fold is not None:

@@ -183,17 +183,7 @@ def _packed_shards(
     work: tuple[ListedSource, tuple[FieldRule, ...], PackPlan],
 ) -> list[PackedShard]:
     opened, rules, plan = work
-    to_do, source = _prepare(plan, target), opened.listing.source
-    pattern = PackTask(
-        dataset=opened.dataset,
-        access=opened.access,
-        source_fields=tuple(opened.source.fields),
-        rules=rules,
-        fields=plan.fields,
-        target=target,
-        file="",
-        pack_key=plan.pack_key,
-    )
+    to_do, source = prepare(plan, target), opened.listing.source
     packed: dict[int, PackedShard] = {}
     done, num_quarantined = 0, len(plan.quarantined)
     role = context.site.roles[context.recipe.packing_role]
@@ -202,7 +192,7 @@ def _packed_shards(
     reading("")
     with open_fleet(context.lease_folder) as fleet:
         context.progress(done, plan.num_samples, _UNIT, "packing")
-        tasks = PackTasks(pattern, plan.shards)
+        tasks = tasks_of(opened, rules, plan, target)
         for index, part in fleet.map(pack_shard, tasks, check=context.check):
             packed[index] = part
             done += part.num_planned
@@ -235,8 +225,25 @@ def _with_shard(
     return used.model_copy(update={k: (getattr(used, k) or 0) + more[k] for k in more})
 
 
-def _prepare(plan: PackPlan, target: PackTarget) -> set[str]:
-    """Make the folders; the files of the shards that are still to be packed."""
+def tasks_of(
+    opened: ListedSource, rules: tuple[FieldRule, ...], plan: PackPlan, target: PackTarget
+) -> PackTasks:
+    """Return the tasks of a plan's shards."""
+    pattern = PackTask(
+        dataset=opened.dataset,
+        access=opened.access,
+        source_fields=tuple(opened.source.fields),
+        rules=rules,
+        fields=plan.fields,
+        target=target,
+        file="",
+        pack_key=plan.pack_key,
+    )
+    return PackTasks(pattern, plan.shards)
+
+
+def prepare(plan: PackPlan, target: PackTarget) -> set[str]:
+    """Make the folders; return the files of the shards that are still to be packed."""
     folder = target.folder
     for each in (folder.shards, folder.parts):
         each.mkdir(parents=True, exist_ok=True)

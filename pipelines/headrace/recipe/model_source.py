@@ -1,13 +1,13 @@
-"""Check a model's steps and logged metrics by its source code, as far as that shows them."""
+"""What a model must have for a recipe: asked of its source before a lease, later of the model."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 
 from headrace.errors import RecipeError, nearest
-from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.python_source import Definition, SourceCode, bindings_in
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.targets import FRAMEWORKS, is_under
@@ -18,161 +18,140 @@ TEST_HOOKS = (
 )  # fmt: skip
 """Hooks that do not run if each shard is tested on its own."""
 
-SCORING = ("predict_step", "forward", "__call__")
+_SCORING = ("predict_step", "forward", "__call__")
 """Evaluation needs one of these methods: Lightning's `predict_step` calls the model."""
 _REMOVED = {
     "training_epoch_end": "on_train_epoch_end",
     "validation_epoch_end": "on_validation_epoch_end",
 }
 """Hooks of Lightning 1, and their replacements."""
-LOADERS = ("train_dataloader", "val_dataloader")
-"""Methods that Lightning would not call, since headrace passes its own loaders."""
+_TRAINING = ("training_step", "configure_optimizers")
+_LOADERS = ("train_dataloader", "val_dataloader")
+"""Methods that Lightning would not call if headrace passes its own loaders."""
+ASKED_FOR = (*_TRAINING, *_LOADERS, *_REMOVED, *_SCORING, "test_step", *TEST_HOOKS)
+"""Methods that `problems` asks for."""
+
+_LOGS = ("log", "log_dict")
 _LOGS_NOTHING = ("EarlyStopping", "ModelCheckpoint")
 """Callbacks of Lightning that log no metrics."""
 _LOGS_UNSEEN = re.compile(r"callback_metrics|logged_metrics|\b_results\b|\bconfigure_callbacks\b")
-_MOST_CLASSES = 20
 _COUNTED = ("epoch", "step")
 """Counters that callbacks may watch though no model logs them."""
 
 
+def problems(
+    model: str,
+    recipe: Recipe,
+    methods: Collection[str],
+    may_have: Callable[[str], bool],
+    *,
+    trains: bool,
+) -> Iterator[RecipeError]:
+    """Yield an error for each method that a recipe's model must have, or must not have.
+
+    The class `model` defines `methods`; `may_have` returns whether it may have a name in another
+    way. `trains` is False for an evaluation alone.
+    """
+    spec = recipe.evaluate
+    if trains:
+        yield from _of_training(model, recipe, methods, may_have)
+    if spec is not None and spec.step == "predict" and not any(map(may_have, _SCORING)):
+        step = (
+            "Set evaluate.step: test and evaluate.task: custom, and its test_step is taken; or "
+            "write "
+            if "test_step" in methods
+            else "Write "
+        )
+        yield RecipeError(
+            f"The model {model} has neither predict_step nor forward, by which evaluate gets "
+            "scores",
+            f"{step}predict_step(batch, index), which returns them; or set evaluate: null.",
+        )
+    if spec is None or spec.step != "test":
+        return
+    if not may_have("test_step"):
+        yield RecipeError(
+            f"The model {model} has no test_step, which evaluate.step: test calls",
+            "Write one, or set evaluate.step: predict.",
+        )
+    for hook in (each for each in TEST_HOOKS if each in methods):
+        yield RecipeError(
+            f"{model} has {hook}, which does not run where each shard is tested on its own",
+            "Log in test_step: numbers, or the torchmetrics object itself.",
+        )
+
+
+def _of_training(
+    model: str, recipe: Recipe, methods: Collection[str], may_have: Callable[[str], bool]
+) -> Iterator[RecipeError]:
+    has_data = recipe.dataset is not None or recipe.datamodule is not None
+    for loader in (each for each in _LOADERS if has_data and each in methods):
+        yield RecipeError(
+            f"The model {model} defines '{loader}', which would not be used: the recipe names "
+            "other data",
+            "Take it out, or leave 'dataset' and 'datamodule' out of the recipe: then the model's "
+            "own loaders are used. data.dataset takes your Dataset, data.collate forms batches.",
+        )
+    if not has_data and not any(map(may_have, _LOADERS)):
+        yield RecipeError(
+            f"The recipe has neither 'dataset' nor 'datamodule', and the model {model} has no "
+            "train_dataloader",
+            "Write a dataset, as in dataset: {name: mine, source: /data/mine}, or name a "
+            "LightningDataModule in 'datamodule'.",
+        )
+    for name in (each for each in _REMOVED if each in methods):
+        yield RecipeError(
+            f"The model {model} has {name}, which Lightning 2 does not call any more",
+            f"Write {_REMOVED[name]} in its place.",
+        )
+    needed = () if _own_callbacks(recipe) else _TRAINING  # callbacks may give it one
+    for name in (each for each in needed if not may_have(each)):
+        hint = nearest(name, methods)
+        yield RecipeError(
+            f"The model {model} has no {name}, which training calls",
+            hint if "Did you mean" in hint else "Write one.",
+        )
+
+
 def check_model_source(recipe: Recipe, code: SourceCode, *, trains: bool = True) -> None:
-    """Refuse a model that lacks a required step, or never logs the monitored metric.
+    """Refuse a model that lacks a required method, or never logs the monitored metric.
 
     Imports nothing. A model is not checked if its source, or that of a base, is incomplete.
-
-    Args:
-        recipe: The recipe.
-        code: The source code of the model's classes.
-        trains: Whether the model is trained; otherwise it is only evaluated.
+    `trains` is False for an evaluation alone.
 
     Raises:
-        RecipeError: A step or metric is missing, or a hook is not allowed.
+        RecipeError: A method or metric is missing, or a method is not allowed.
     """
     try:
         classes = _classes(recipe, code)
     except (OSError, SyntaxError, ValueError, RecursionError):  # Python reports it on import
         return
-    if classes is not None:
-        source = ModelSource(recipe, classes)
-        if trains:
-            source.check_training()
-        source.check_evaluation()
-        source.check_metrics(trains=trains)
-
-
-def _classes(recipe: Recipe, code: SourceCode) -> list[Definition] | None:
-    """Return the model's class and its bases except LightningModule; None if they are unknown."""
-    found = None if recipe.model is None else code.definition(recipe.model.target)
-    if found is None:
-        return None
-    lineage, is_module = [found], False
-    for each in lineage:
-        is_of_lightning = is_under(each.module.name, FRAMEWORKS)
-        if is_of_lightning and each.node.name == "LightningModule":
-            is_module = True
-            continue
-        bases = None if is_of_lightning else code.plain_bases(each)
-        if bases is None:
-            return None
-        lineage += bases
-        if len(lineage) > _MOST_CLASSES:
-            return None
-    own = [each for each in lineage if not is_under(each.module.name, FRAMEWORKS)]
-    return own if is_module else None
-
-
-class ModelSource:
-    """The source code of a model's classes.
-
-    Args:
-        recipe: The recipe.
-        classes: The model's class and its bases of the user.
-    """
-
-    def __init__(self, recipe: Recipe, classes: Sequence[Definition]) -> None:
-        self._recipe, self._classes = recipe, classes
-        self._name = classes[0].node.name
-        self._bound = {name for each in classes for name in bindings_in(each.node)}
-        body = [node for each in classes for node in ast.iter_child_nodes(each.node)]
-        methods = [node for node in body if isinstance(node, ast.FunctionDef)]
-        self._methods = {
-            node.name for node in methods if node.name not in TEST_HOOKS or not _does_nothing(node)
-        }
-
-    def check_training(self) -> None:
-        """Refuse a model that Lightning or headrace cannot train."""
-        own = [name for name in LOADERS if not self._lacks(name)]
-        has_data = self._recipe.dataset is not None or self._recipe.datamodule is not None
-        if has_data and (written := [name for name in own if name in self._methods]):
-            raise RecipeError(*with_loader(self._name, written[0]))
-        if not has_data and not own:
-            raise RecipeError(*without_data(self._name))
-        for name, now in _REMOVED.items():
-            if name in self._methods:
-                raise RecipeError(
-                    f"The model {self._name} has {name}, which Lightning 2 does not call any more",
-                    f"Write {now} in its place.",
-                )
-        if not _own_callbacks(self._recipe):  # which may give it one
-            for name in ("training_step", "configure_optimizers"):
-                if self._lacks(name):
-                    hint = nearest(name, self._bound)
-                    raise RecipeError(
-                        f"The model {self._name} has no {name}, which training calls",
-                        hint if "Did you mean" in hint else "Write one.",
-                    )
-
-    def check_evaluation(self) -> None:
-        """Refuse a model that evaluation cannot call."""
-        problem = evaluation_problem(
-            self._name, self._recipe.evaluate, self._methods, lambda name: not self._lacks(name)
-        )
-        if problem is not None:
-            raise RecipeError(*problem)
-
-    def check_metrics(self, *, trains: bool) -> None:
-        """Refuse keys that name metrics the model does not log."""
-        named = [*_looked_at(self._recipe)] if trains and _logs_alone(self._recipe) else []
-        named += _bounded(self._recipe)
-        logged = self._logged() if named else None
-        for key, name in () if logged is None else named:
-            self._check_logged(key, name, logged or ())
-
-    def _check_logged(self, key: str, name: str, names: Collection[str]) -> None:
-        if not any(name == each or name.startswith((f"{each}_", f"{each}/")) for each in names):
+    if not classes:
+        return
+    name = classes[0].node.name
+    body = [node for each in classes for node in each.node.body]
+    methods = [node for node in body if isinstance(node, ast.FunctionDef)]
+    defined = [m.name for m in methods if m.name not in TEST_HOOKS or not _does_nothing(m)]
+    for error in problems(name, recipe, defined, partial(_may_have, classes), trains=trains):
+        raise error
+    named = [*_bounded(recipe), *(_looked_at(recipe) if trains else ())]
+    if not named or (logged := _logged(classes)) is None:
+        return
+    for key, metric in named:
+        if not any(re.fullmatch(rf"{re.escape(each)}([_/].*)?", metric) for each in logged):
             raise RecipeError(
-                f"{key} names '{name}', which the model {self._name} does not log",
-                nearest(name, names) if names else "Log it in validation_step: self.log(…).",
+                f"{key} names '{metric}', which the model {name} does not log",
+                nearest(metric, logged) if logged else "Log it in validation_step: self.log(…).",
             )
 
-    def _lacks(self, name: str) -> bool:
-        """Whether neither the classes nor their modules seem to define an attribute."""
-        given = re.compile(rf"\.{name}\s*=[^=]")
-        return name not in self._bound and all(
-            each.module.lacks(name) and not given.search(each.module.text) for each in self._classes
-        )
 
-    def _logged(self) -> set[str] | None:
-        """Return the names that the model logs; None if the source does not show all."""
-        if "log" in self._bound or "log_dict" in self._bound or not self._lacks("log"):
-            return None
-        found: set[str] = set()
-        for each in self._classes:
-            names = None if _LOGS_UNSEEN.search(each.module.text) else _logged_in(each.node)
-            if names is None:
-                return None
-            found |= names
-        return found
-
-
-def without_data(model: str) -> tuple[str, str]:
-    """Return the error and hint for a model that nothing gives samples."""
-    return (
-        f"The recipe has neither 'dataset' nor 'datamodule', and the model {model} has no "
-        "train_dataloader",
-        "Write a dataset, as in dataset: {name: mine, source: /data/mine}, or name a "
-        "LightningDataModule in 'datamodule'.",
-    )
+def _classes(recipe: Recipe, code: SourceCode) -> Sequence[Definition]:
+    """Return the model's class and its bases except LightningModule; empty if not all are known."""
+    found = None if recipe.model is None else code.definition(recipe.model.target)
+    classes = [] if found is None else list(code.lineage(found, end="LightningModule"))
+    own = [each for each in classes if each and not is_under(each.module.name, FRAMEWORKS)]
+    others = {each and each.node.name for each in classes if each not in own}
+    return own if others == {"LightningModule"} else ()
 
 
 def _does_nothing(method: ast.FunctionDef) -> bool:
@@ -184,48 +163,15 @@ def _does_nothing(method: ast.FunctionDef) -> bool:
     )
 
 
-def with_loader(model: str, name: str) -> tuple[str, str]:
-    """Return the error and hint for a model with a loader of its own."""
-    return (
-        f"The model {model} defines '{name}', which would not be used: the recipe names other data",
-        "Take it out, or leave 'dataset' and 'datamodule' out of the recipe: then the model's own "
-        "loaders are used. data.dataset takes your Dataset, data.collate forms batches.",
+def _may_have(classes: Sequence[Definition], name: str) -> bool:
+    """Whether the classes or their modules seem to define an attribute."""
+    given = re.compile(rf"\.{name}\s*=[^=]")
+    return any(
+        name in bindings_in(each.node)
+        or not each.module.lacks(name)
+        or given.search(each.module.text)
+        for each in classes
     )
-
-
-def evaluation_problem(
-    model: str, spec: EvaluateSpec | None, methods: Collection[str], may_have: Callable[[str], bool]
-) -> tuple[str, str] | None:
-    """Return the error and hint for a model that evaluation cannot call; None if it can.
-
-    The class `model` defines `methods`; `may_have` returns whether it may define a name.
-    """
-    if spec is None:
-        return None
-    if spec.step == "predict" and not any(map(may_have, SCORING)):
-        step = (
-            "Set evaluate.step: test and evaluate.task: custom, and its test_step is taken; or "
-            "write "
-            if "test_step" in methods
-            else "Write "
-        )
-        return (
-            f"The model {model} has neither predict_step nor forward, by which evaluate gets "
-            "scores",
-            f"{step}predict_step(batch, index), which returns them; or set evaluate: null.",
-        )
-    if spec.step == "test" and not may_have("test_step"):
-        return (
-            f"The model {model} has no test_step, which evaluate.step: test calls",
-            "Write one, or set evaluate.step: predict.",
-        )
-    for hook in TEST_HOOKS if spec.step == "test" else ():
-        if hook in methods:
-            return (
-                f"{model} has {hook}, which does not run where each shard is tested on its own",
-                "Log in test_step: numbers, or the torchmetrics object itself.",
-            )
-    return None
 
 
 def _own_callbacks(recipe: Recipe) -> bool:
@@ -235,18 +181,15 @@ def _own_callbacks(recipe: Recipe) -> bool:
     return "callbacks" in trainer.extra or not all(is_under(each, FRAMEWORKS) for each in targets)
 
 
-def _logs_alone(recipe: Recipe) -> bool:
-    """Whether only the model logs metrics."""
-    kinds = [each.target.rpartition(".")[2] for each in recipe.trainer.callbacks]
-    return not _own_callbacks(recipe) and all(kind in _LOGS_NOTHING for kind in kinds)
-
-
 def _looked_at(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """Yield keys of a recipe that name metrics of the training, and these names."""
+    """Yield keys of a recipe that name metrics of the training, and these; if only models log."""
+    callbacks = recipe.trainer.callbacks
+    kinds = {each.target.rpartition(".")[2] for each in callbacks}
+    if _own_callbacks(recipe) or not kinds.issubset(_LOGS_NOTHING):
+        return
     if recipe.trainer.monitor is not None:
         yield "trainer.monitor", recipe.trainer.monitor
-    for index, callback in enumerate(recipe.trainer.callbacks):
-        config = callback.as_config()
+    for index, config in enumerate(each.as_config() for each in callbacks):
         name = config.get("monitor")
         if isinstance(name, str) and name not in _COUNTED and config.get("strict", True):
             yield f"trainer.callbacks[{index}].monitor", name
@@ -261,43 +204,40 @@ def _bounded(recipe: Recipe) -> Iterator[tuple[str, str]]:
             yield from ((f"evaluate.{key}", name) for name in others)
 
 
-def _logged_in(scope: ast.AST) -> set[str] | None:
-    """Return the names that a class logs; None if it passes `self` on, or computes a name."""
-    found: set[str] = set()
-    known: set[int] = set()
-    for node in ast.walk(scope):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            known.add(id(node.value))
-        if isinstance(node, ast.Call) and _may_log(node):
-            names = _names_in(node) if _is_of_self(node.func) else None
-            if names is None:
-                return None
-            found |= names
-            known.add(id(node.func))
-    for node in ast.walk(scope):
-        is_itself = isinstance(node, ast.Name) and node.id == "self"
-        if (is_itself or _is_of_self(node)) and id(node) not in known:
-            return None
-    return found
+def _logged(classes: Sequence[Definition]) -> set[str] | None:
+    """Return the names that the classes log; None if their source does not show all."""
+    names: set[str | None] = {None} if _may_have(classes, "log") else set()
+    for each in classes:
+        is_open = _LOGS_UNSEEN.search(each.module.text) or "log_dict" in bindings_in(each.node)
+        names |= {None} if is_open else set(_logged_in(each.node))
+    return None if None in names else {str(name) for name in names}
 
 
-def _is_of_self(node: ast.AST) -> bool:
-    is_log = isinstance(node, ast.Attribute) and node.attr in ("log", "log_dict")
-    return is_log and ast.unparse(node).startswith("self.")
+def _logged_in(scope: ast.AST) -> Iterator[str | None]:
+    """Yield the names that a class logs; None for a computed one, or if it passes `self` on."""
+    nodes = list(ast.walk(scope))
+    attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
+    owners = {id(node.value) for node in attributes}
+    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    if any(isinstance(n, ast.Name) and n.id == "self" and id(n) not in owners for n in nodes):
+        yield None
+    if any(node.attr in _LOGS and _of_self(node) and id(node) not in called for node in attributes):
+        yield None
+    for node in nodes:
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in _LOGS:
+            if _of_self(node.func):
+                yield from _names_in(node)
+            elif len(node.args) + len(node.keywords) > 1:  # else it is a logarithm
+                yield None
 
 
-def _may_log(call: ast.Call) -> bool:
-    """Whether a call is the model's `log` rather than a logarithm."""
-    if not isinstance(call.func, ast.Attribute) or call.func.attr not in ("log", "log_dict"):
-        return False
-    return _is_of_self(call.func) or len(call.args) + len(call.keywords) > 1
+def _of_self(node: ast.AST) -> bool:
+    return ast.unparse(node).startswith("self.")
 
 
-def _names_in(call: ast.Call) -> set[str] | None:
-    """Return the names in a call of `self.log` or `self.log_dict`; None if one is computed."""
-    given: Mapping[str | None, ast.expr] = {each.arg: each.value for each in call.keywords}
-    is_dict = isinstance(call.func, ast.Attribute) and call.func.attr == "log_dict"
-    first = call.args[0] if call.args else given.get("dictionary" if is_dict else "name")
-    keys = first.keys if is_dict and isinstance(first, ast.Dict) else [None if is_dict else first]
-    names = {each.value if isinstance(each, ast.Constant) else None for each in keys}
-    return {str(name) for name in names} if all(isinstance(name, str) for name in names) else None
+def _names_in(call: ast.Call) -> Iterator[str | None]:
+    """Yield the names in a call of `self.log` or `self.log_dict`; None for one that is computed."""
+    given = {each.arg: each.value for each in call.keywords}
+    first = call.args[0] if call.args else given.get("name", given.get("dictionary"))
+    for key in first.keys if isinstance(first, ast.Dict) else [first]:
+        yield key.value if isinstance(key, ast.Constant) and isinstance(key.value, str) else None

@@ -148,33 +148,34 @@ class SourceCode:
 
         The name is without its module. A function never does.
         """
-        lineage: list[Definition | None] = [found]
-        is_known = True
-        for each in lineage:
-            if each is None or len(lineage) > _MAX_HOPS:
-                is_known = False
-            elif isinstance(each.node, ast.ClassDef):
-                if each.node.name == name:
-                    return True
-                is_plain = not (each.node.decorator_list or each.node.keywords)
-                lineage += self._bases(each) if is_plain else [None]
-        return False if is_known else None
+        lineage = list(self.lineage(found, end=name))
+        if any(each is not None and each.node.name == name for each in lineage):
+            return True
+        return None if None in lineage else False
 
-    def plain_bases(self, found: Definition) -> list[Definition] | None:
-        """The bases of a class; None of a function, or where source does not tell all of it."""
-        if not isinstance(found.node, ast.ClassDef):
-            return None
-        is_plain = not (found.node.decorator_list or found.node.keywords)
-        bases = self._bases(found)
-        known = [each for each in bases if each is not None]
-        return known if is_plain and len(known) == len(bases) else None
+    def lineage(self, found: Definition, end: str = "") -> Iterator[Definition | None]:
+        """Yield a class and its bases, but not those of a class named `end`; None for unknown ones.
+
+        A function is alone.
+        """
+        waiting: list[Definition | None] = [found]
+        for each in waiting:
+            yield each
+            if each is None or len(waiting) > _MAX_HOPS:
+                yield None
+                return
+            if isinstance(each.node, ast.ClassDef) and each.node.name != end:
+                names = [ast.unparse(base) for base in each.node.bases]
+                is_plain = not (each.node.decorator_list or each.node.keywords)
+                known = [self._base(each.module, name) for name in names if name != "object"]
+                waiting += known if is_plain else [None]
 
     def signature(self, found: Definition) -> Signature | None:
         """What a class or function may be called with; None where source does not tell."""
         if not isinstance(found.node, ast.ClassDef):
             return _of_function(found.node, num_bound=0)
-        for _ in range(_MAX_HOPS):
-            node = found.node
+        for each in self.lineage(found):
+            node = None if each is None else each.node
             if not isinstance(node, ast.ClassDef) or node.decorator_list or node.keywords:
                 return None
             own = bindings_in(node)
@@ -182,18 +183,9 @@ class SourceCode:
             if made_by or "__new__" in own:
                 is_plain = len(made_by) == 1 and made_by[0] in node.body and "__new__" not in own
                 return _of_function(made_by[0], num_bound=1) if is_plain else None
-            bases = self._bases(found)
-            if not bases:
-                return Signature()
-            if len(bases) > 1 or bases[0] is None:
+            if len(node.bases) > 1:
                 return None  # an order of many bases is not for source alone
-            found = bases[0]
-        return None
-
-    def _bases(self, found: Definition) -> list[Definition | None]:
-        written = found.node.bases if isinstance(found.node, ast.ClassDef) else []
-        names = [ast.unparse(base) for base in written]
-        return [self._base(found.module, name) for name in names if name != "object"]
+        return Signature()
 
     def _base(self, module: _Module, name: str) -> Definition | None:
         first, dot, rest = name.partition(".")

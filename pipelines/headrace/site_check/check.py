@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from headrace.batch.findings import Finding, Grade, fail, ok, warn
+from headrace.batch.findings import Finding, Grade, Section, fail, ok, warn
 from headrace.batch.system import system_of
 from headrace.clusters import lease_client, preflight
 from headrace.clusters.lease_files import LeaseFiles, last_heartbeat
@@ -22,7 +22,6 @@ from headrace.files.layout import RunFolder, SiteFolder
 from headrace.recipe.batch import Login
 from headrace.recipe.load import load_recipe
 from headrace.recipe.site import Role, Site
-from headrace.record import Record
 from headrace.site_check import site_paths, users
 from headrace.site_secrets import HERE, secrets_for
 from headrace.states import LeaseState
@@ -42,19 +41,6 @@ _POLL_S = 0.5
 _OVER = "the check of the site has ended"
 _ANY_RECIPE = "digits"
 _SHORT = {"lifetime": 600.0, "lifetime_max": None}
-
-
-class Section(Record):
-    """Findings about one part of the site."""
-
-    part: str
-    """`site`, or the name of a role."""
-    findings: tuple[Finding, ...]
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether a finding keeps leases from working."""
-        return any(each.grade is Grade.FAIL for each in self.findings)
 
 
 @dataclass(frozen=True)

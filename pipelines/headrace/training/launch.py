@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headrace.errors import StepError
+from headrace.files.atomic import write_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.processes.children import Child
 from headrace.processes.working_folder import CODE, FOLDER
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
+from headrace.steps.mailbox import StepSpec
 from headrace.steps.model_process import model_environment, python_module
 from headrace.steps.networks import network_environment
 from headrace.training.launch_records import NodeLaunch, NodeReady
@@ -46,6 +48,22 @@ def rank_children(node: NodeReady, recipe: Recipe, role: Role) -> tuple[Child, .
         )
         for rank in launch.ranks
     )
+
+
+def alone(run: RunFolder) -> NodeReady:
+    """Write the files of a launch of one rank on this machine, for a run with recipe and site."""
+    step = StepFolder(run.path / "step")
+    launch = NodeLaunch(
+        run_folder=str(run.path), step_folder=str(step.path), dataset="", number=1,
+        node_name="localhost", host="127.0.0.1", master_address="127.0.0.1", resume=None,
+    )  # fmt: skip
+    for each in (launch.folder.path, step.logs, run.checkpoints):
+        each.mkdir(parents=True, exist_ok=True)
+    spec = {"key": "alone", "kind": "train", "run_id": run.run_id, "name": "train", "attempt": 1}
+    write_record(step.spec, StepSpec(**spec, run_folder=str(run.path)))
+    node = NodeReady(launch=launch, dataset=str(run.path / "dataset"), fingerprint="")
+    write_record(launch.folder.ready(0), node)
+    return node
 
 
 def torchrun_environment(launch: NodeLaunch, rank: int, max_restarts: int) -> dict[str, str]:

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.utilities import rank_zero_only
-from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from headrace.checkpoints import files as checkpoints
 from headrace.checkpoints.content import refusing
@@ -22,7 +21,7 @@ from headrace.checkpoints.files import best_of
 from headrace.checkpoints.weights import load_weights, telling_misfit, weights_hash
 from headrace.data.instantiate import Allowed, instantiate, instantiate_all
 from headrace.data.loader import BatchLoader
-from headrace.data.model_steps import check_steps
+from headrace.data.model_steps import check_model
 from headrace.data.module import HeadraceDataModule
 from headrace.data.sampling import seed_at
 from headrace.errors import RecipeError, StepError, UserError, WorkerLostError
@@ -30,8 +29,6 @@ from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import RunFolder
 from headrace.processes.identity import begin_child
 from headrace.recipe.evaluate import EvaluateSpec
-from headrace.recipe.model_source import LOADERS, with_loader, without_data
-from headrace.recipe.recipe import Recipe
 from headrace.staging.gang_store import Brought, Traffic
 from headrace.steps.context import resolved
 from headrace.training.checkpoint_callbacks import (
@@ -61,11 +58,11 @@ _NUM_SPARE = 4
 """Open files that a rank keeps to be able to write its failure."""
 
 
-class _RankTraining:
-    """The training of one rank."""
+class RankTraining:
+    """The training of one rank; `watch` are further callbacks."""
 
-    def __init__(self, node: NodeReady, rank: int) -> None:
-        self._node, self._launch, self._rank = node, node.launch, rank
+    def __init__(self, node: NodeReady, rank: int, *watch: Callback) -> None:
+        self._node, self._launch, self._rank, self._watch = node, node.launch, rank, watch
         self._folder = node.launch.folder
         self._run = RunFolder(Path(node.launch.run_folder))
         self._recipe, self._site = resolved(self._run)
@@ -126,8 +123,7 @@ class _RankTraining:
             raise RecipeError("The recipe has no model", "Set 'model', or 'train.script'.")
         seed_at(self._recipe.seed, 0, 0, 0, "weights")  # the same on all ranks
         model: LightningModule = instantiate(target, self._allowed, "model")
-        _check_loaders(model, self._recipe)
-        check_steps(model, self._recipe.evaluate)
+        check_model(model, self._recipe, trains=True)
         if self._rank == 0 and self._launch.resume is None:
             _check_metrics(self._recipe.evaluate, self._allowed)
         train, pickled = self._recipe.train, self._site.pickled_checkpoints == "allow"
@@ -182,7 +178,7 @@ class _RankTraining:
             self._allowed,
             launch.num_nodes,
             launch.ranks_per_node,
-            callbacks=[SignsOfLife(beat), seed, *scaling, *named, *last],
+            callbacks=[SignsOfLife(beat), *self._watch, seed, *scaling, *named, *last],
             logger=loggers or False,
             default_root_dir=str(self._run.path),
             **_sharing(data),
@@ -231,15 +227,6 @@ def _sharing(data: LightningDataModule | None) -> dict[str, Any]:
     return {"limit_val_batches": None if data.has_validation else 0}
 
 
-def _check_loaders(model: LightningModule, recipe: Recipe) -> None:
-    """Refuse loaders of the model beside other data, and a model without any data."""
-    own = [name for name in LOADERS if is_overridden(name, model)]
-    if own and (recipe.dataset or recipe.datamodule):
-        raise UserError(*with_loader(type(model).__name__, own[0]))
-    if not own and not (recipe.dataset or recipe.datamodule):
-        raise UserError(*without_data(type(model).__name__))
-
-
 def _check_metrics(spec: EvaluateSpec | None, allowed: Allowed) -> None:
     """Refuse metrics that the evaluation after training could not make."""
     for name, target in spec.metrics.items() if spec else ():
@@ -257,7 +244,7 @@ def main(arguments: list[str]) -> int:
         raise StepError(f"{arguments[0]} does not exist")
     done = node.launch.folder.done(rank)
     try:
-        _RankTraining(node, rank).run()
+        RankTraining(node, rank).run()
         done.touch()
     except TrainingPausedError as paused:
         logger.info("%s", paused)

@@ -57,6 +57,9 @@ _MISSING = re.compile(
 )
 """The path in the error of a missing file, as Python, NumPy and shells write it."""
 
+CORRECT = "Correct the code and run again; training goes on from the last checkpoint."
+"""Hint after an error of the user's code."""
+
 _MEMORY_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory")
 _PORT_WORDS = ("eaddrinuse", "address already in use")
 
@@ -100,8 +103,7 @@ def describe(error: BaseException, rank: int) -> RankFailure:
         first = _first_of_user(error.__traceback__)
         place = first.tb_frame.f_code.co_name if first is not None else "Training"
         what = f"{place} raised {type(error).__name__}: {what}"
-        hint = "Correct the code and run again; training goes on from the last checkpoint."
-        hint = f"{_batch_of(error.__traceback__)}{hint}"
+        hint = f"{_batch_of(error.__traceback__)}{CORRECT}"
         trace = user_trace(error)
     elif named := storage_error(error, Path()):
         what, hint = named.what, named.hint

@@ -181,6 +181,51 @@ MISTAKES = (
         followed=({"../code/MODULE.py": CODE.replace("made", "on_train_epoch_end")},),
     ),
     Mistake(
+        what="defines '…', which would not be used",
+        hint="Take it out, or leave 'dataset' and 'datamodule' out of the recipe",
+        given={"../code/MODULE.py": CODE.replace("made", "train_dataloader")},
+        followed=(
+            {"../code/MODULE.py": CODE},
+            {"recipe.dataset": None, "recipe.evaluate": None},
+        ),
+    ),
+    Mistake(
+        what="has no train_dataloader",
+        hint="Write a dataset, as in dataset: {name: mine, source: /data/mine}",
+        given={"recipe.dataset": None, "recipe.evaluate": None},
+        followed=({"recipe.dataset": {"name": "mine", "source": "AT/source"}},),
+    ),
+    Mistake(
+        what="has neither predict_step nor forward",
+        hint="predict_step(batch, index), which returns them; or set evaluate: null.",
+        given={"../code/MODULE.py": CODE.replace("forward", "other")},
+        followed=(
+            {"../code/MODULE.py": CODE.replace("forward", "predict_step")},
+            {"recipe.evaluate": None},
+        ),
+    ),
+    Mistake(
+        what="has no test_step, which evaluate.step: test calls",
+        hint="Write one, or set evaluate.step: predict.",
+        given={"recipe.evaluate": {"step": "test", "task": "custom"}},
+        followed=(
+            {"../code/MODULE.py": CODE.replace("made", "test_step")},
+            {"recipe.evaluate": {"step": "predict"}},
+        ),
+    ),
+    Mistake(
+        what="which does not run where each shard is tested on its own",
+        hint="Log in test_step",
+        given={
+            "recipe.evaluate": {"step": "test", "task": "custom"},
+            "../code/MODULE.py": CODE.replace(
+                "def made(self): ...",
+                "def test_step(self, batch): ...\n    def on_test_end(self): self.made = 1",
+            ),
+        },
+        followed=({"../code/MODULE.py": CODE.replace("made", "test_step")},),
+    ),
+    Mistake(
         what="which the model … does not log",
         hint="Log it in validation_step",
         given={"recipe.trainer.monitor": "loss"},

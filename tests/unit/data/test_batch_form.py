@@ -9,11 +9,10 @@ from lightning.pytorch import LightningModule
 from pydantic import ValidationError
 
 from headrace.data.batch_form import description, first_of, formed, transformed
-from headrace.data.model_steps import check_steps
+from headrace.data.model_steps import check_model
 from headrace.data.transforms import SAMPLE_ID, WHOLE, collated
-from headrace.errors import DataError, UserCodeError
-from headrace.recipe.evaluate import EvaluateSpec
-from headrace.recipe.recipe import DataSpec
+from headrace.errors import DataError, RecipeError, UserCodeError
+from headrace.recipe.recipe import DataSpec, Recipe
 
 FIELDS = {"image": torch.zeros(2, 3), "label": torch.arange(2), SAMPLE_ID: torch.arange(2)}
 
@@ -101,8 +100,9 @@ class Hooks(LightningModule):
 
 
 def test_hooks_that_do_nothing_do_not_count():
-    spec = EvaluateSpec(step="test", task="custom")
-    with pytest.raises(UserCodeError, match="Hooks has on_test_start"):
-        check_steps(Hooks(), spec)
+    content = {"name": "r", "model": {"_target_": "a"}, "dataset": {"name": "d", "path": "/d"}}
+    recipe = Recipe.model_validate({**content, "evaluate": {"step": "test", "task": "custom"}})
+    with pytest.raises(RecipeError, match="Hooks has on_test_start"):
+        check_model(Hooks(), recipe, trains=False)
     del Hooks.on_test_start
-    check_steps(Hooks(), spec)
+    check_model(Hooks(), recipe, trains=False)

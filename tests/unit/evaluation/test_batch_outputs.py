@@ -16,12 +16,13 @@ from torchmetrics.classification import BinaryAccuracy, BinaryAUROC, BinaryRecal
 from torchmetrics.wrappers import MinMaxMetric
 
 from headrace.data.dataset import SampleReader
-from headrace.data.model_steps import check_steps
-from headrace.errors import UserCodeError
+from headrace.data.model_steps import check_model
+from headrace.errors import RecipeError, UserCodeError
 from headrace.evaluation.batch_outputs import logged_metrics
 from headrace.evaluation.own_results import own_values
 from headrace.evaluation.predictor import Predictor
 from headrace.recipe.evaluate import EvaluateSpec
+from headrace.recipe.recipe import Recipe
 from headrace.shards.dataset import ShardedDataset
 from support.shards import write_dataset
 
@@ -148,18 +149,24 @@ class Calls(Bare):
     def forward(self, batch): ...
 
 
+def check_steps(model: LightningModule, spec: EvaluateSpec | None) -> None:
+    content = {"name": "r", "model": {"_target_": "a.Model"}, "evaluate": spec}
+    data = {"name": "d", "path": "/d"}
+    check_model(model, Recipe.model_validate({**content, "dataset": data}), trains=False)
+
+
 def test_models_that_evaluation_cannot_ask_are_refused_as_soon_as_they_are_made():
     test, predict = EvaluateSpec(step="test", task="custom"), EvaluateSpec()
-    with pytest.raises(UserCodeError, match="AtTheEnd has on_test_epoch_end"):
+    with pytest.raises(RecipeError, match="AtTheEnd has on_test_epoch_end"):
         check_steps(AtTheEnd(), test)
-    with pytest.raises(UserCodeError, match=r"The model Calls has no test_step"):
+    with pytest.raises(RecipeError, match=r"The model Calls has no test_step"):
         check_steps(Calls(), test)
     with pytest.raises(
-        UserCodeError, match="OnlyTested has neither predict_step nor forward"
+        RecipeError, match="OnlyTested has neither predict_step nor forward"
     ) as told:
         check_steps(OnlyTested(), predict)
     assert "Set evaluate.step: test and evaluate.task: custom" in told.value.hint
-    with pytest.raises(UserCodeError, match="Bare has neither predict_step nor forward") as told:
+    with pytest.raises(RecipeError, match="Bare has neither predict_step nor forward") as told:
         check_steps(Bare(), predict)
     assert "evaluate.step: test" not in told.value.hint
     given = Bare()

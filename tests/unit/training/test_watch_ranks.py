@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from lightning.pytorch import LightningModule
 
 from headrace.checkpoints.files import BestCheckpoint
 from headrace.data.instantiate import Allowed
@@ -23,7 +22,6 @@ from headrace.files.layout import RunFolder, StepFolder
 from headrace.files.lines import append_line
 from headrace.processes.children import Child, ChildGroup
 from headrace.recipe.evaluate import EvaluateSpec
-from headrace.recipe.recipe import Recipe
 from headrace.steps.history import EvaluatedRow, evaluated_file
 from headrace.steps.mailbox import request_cancel
 from headrace.training import function, progress
@@ -38,7 +36,7 @@ from headrace.training.launch_records import (
     TrainingProgress,
 )
 from headrace.training.progress import AttemptMeter, Follower
-from headrace.training.rank import _check_loaders, _check_metrics
+from headrace.training.rank import _check_metrics
 from headrace.training.rank_failures import verdict
 from headrace.training.watch_ranks import Beat, RankWatch, run_watched
 from support.scripted_fleet import ScriptedFleet
@@ -99,25 +97,6 @@ def test_a_rank_that_ends_well_before_it_is_done_is_a_user_error(
         assert isinstance(error, UserError)
         assert "ended with exit code 0 in the middle of training" in error.what
         assert "os._exit" in error.hint
-
-
-class WithLoader(LightningModule):
-    def train_dataloader(self):
-        return []
-
-
-def test_a_model_with_a_loader_of_its_own_is_refused():
-    model = {"_target_": "a.Model"}
-    data = {"name": "d", "path": "/d"}
-    beside = Recipe.model_validate({"name": "r", "model": model, "dataset": data})
-    alone = Recipe.model_validate({"name": "r", "model": model})
-    _check_loaders(LightningModule(), beside)
-    _check_loaders(WithLoader(), alone)
-    with pytest.raises(UserError, match="WithLoader defines 'train_dataloader'") as caught:
-        _check_loaders(WithLoader(), beside)
-    assert "leave 'dataset' and 'datamodule' out" in caught.value.hint
-    with pytest.raises(UserError, match="the model LightningModule has no train_dataloader"):
-        _check_loaders(LightningModule(), alone)
 
 
 def test_a_metric_that_cannot_be_made_is_told_before_hours_of_training():

@@ -1,0 +1,58 @@
+"""Packs a few samples of each split, as a trial of what packing and training would meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+import numpy as np
+
+from headrace.files.manifest import Manifest
+from headrace.packing.fields import field_rules
+from headrace.packing.opened_source import OpenedSource
+from headrace.packing.pack_shard import folds_in, merge, pack_shard
+from headrace.packing.pack_step import prepare, tasks_of
+from headrace.packing.packing_plan import PlannedShard, make_plan
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+
+
+def pack_few(recipe: Recipe, site: Site, number: int) -> tuple[str, Manifest]:
+    """Pack up to `number` samples of each split and fold below the site's folder.
+
+    The whole source is listed, and divided as packing divides it. The samples are the first in the
+    order of packing, but one of each class comes before others, the last class first.
+
+    Returns:
+        The folder of the dataset, and its manifest, whose splits and folds have the numbers of
+        samples of the whole source.
+
+    Raises:
+        HeadraceError: As packing.
+    """
+    opened = OpenedSource.of(recipe, site, lambda: None).listed(lambda: None)
+    listing, target = opened.listing, opened.new_target(site)
+    rules = field_rules(listing.source, opened.source, listing.samples, recipe.pack)
+    whole = make_plan(opened.dataset, recipe.pack, listing, rules, key=opened.key)
+    plan = replace(whole, shards=tuple(_few(whole.shards, number)))
+    prepare(plan, target)
+    manifest = merge(plan, list(map(pack_shard, tasks_of(opened, rules, plan, target))), {})
+    target.publish(manifest)
+    splits = dict.fromkeys(whole.splits, 0)
+    for shard in whole.shards:
+        splits[shard.split] += shard.num_samples
+    counts = {"splits": splits, "folds": folds_in(whole.shards)}
+    return target.location, manifest.model_copy(update=counts)
+
+
+def _few(shards: Sequence[PlannedShard], number: int) -> Iterator[PlannedShard]:
+    """Yield a small shard of each split and fold."""
+    for _, group in groupby(shards, lambda shard: (shard.split, shard.fold)):
+        first, *others = group
+        places = np.concatenate([first.places, *(shard.places for shard in others)])
+        classes = first.listed.column("class_index")
+        if classes is not None:
+            of_each = np.unique(np.asarray(classes)[places], return_index=True)[1][::-1]
+            places = np.concatenate([places[of_each], np.delete(places, of_each)])
+        yield first.model_copy(update={"places": places[:number]})
