@@ -33,7 +33,7 @@ def pack_few(recipe: Recipe, site: Site, number: int) -> tuple[str, Manifest]:
     """
     opened = OpenedSource.of(recipe, site, lambda: None).listed(lambda: None)
     listing, target = opened.listing, opened.new_target(site)
-    rules = field_rules(listing.source, opened.source, listing.samples, recipe.pack)
+    rules = field_rules(listing.source, opened.source, recipe.pack, listing.samples)
     whole = make_plan(opened.dataset, recipe.pack, listing, rules, key=opened.key)
     plan = replace(whole, shards=tuple(_few(whole.shards, number)))
     prepare(plan, target)
