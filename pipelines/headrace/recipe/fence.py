@@ -88,15 +88,14 @@ def with_code_beside(recipe: Recipe, folder: Path) -> Recipe:
     accounts may change is not added; a warning gives the reason.
     """
     found = (uses(key, each.as_config()) for key, each in targets_of(recipe).items())
-    tops = {use.name.partition(".")[0] for each in found for use in each}
-    started = (recipe.train.module or "").partition(".")[0]
-    tops |= {started} - {""}
+    started = {(recipe.train.module or "").partition(".")[0]} - {""}
+    tops = started | {use.name.partition(".")[0] for each in found for use in each}
     known = [Path(each).expanduser() for each in recipe.code]
     lacking = [top for top in sorted(tops) if not any(_module(each, top) for each in known)]
     needed = [
         file
         for top in lacking
-        if (file := _module(folder, top)) and (top == started or not _is_installed(top, folder))
+        if (file := _module(folder, top)) and (top in started or not _is_installed(top, folder))
     ]
     if not needed:
         return recipe
@@ -142,10 +141,9 @@ def _located(spec: EvaluateSpec) -> EvaluateSpec:
 def placed(key: str, value: JsonValue) -> JsonValue:
     """Return a value of a dotted key; a path that exists in this folder becomes absolute."""
     if key == "train.command" and isinstance(value, list):
-        return [*with_files(list(map(str, value)))]
-    if not isinstance(value, str) or tuple(key.split(".")) not in _PATHS:
-        return value
-    return os.path.abspath(value) if os.path.exists(value) else value
+        return [*with_files(value)]
+    is_path = isinstance(value, str) and tuple(key.split(".")) in _PATHS
+    return os.path.abspath(str(value)) if is_path and os.path.exists(str(value)) else value
 
 
 def check_places(recipe: Recipe, site: Site) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -10,19 +11,22 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from headrace.errors import RecipeError
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 
 
-def with_files(command: Sequence[str]) -> tuple[str, ...]:
+def with_files(command: Sequence[JsonValue]) -> tuple[JsonValue, ...]:
     """Return a command with absolute paths of its files.
 
     A program starts in a folder of the run's own, where relative paths lead elsewhere.
     """
-    here = Path.cwd()
     return tuple(
-        str(here / word) if (index or "/" in word) and (here / word).is_file() else word
+        os.path.abspath(word)
+        if isinstance(word, str) and (index or "/" in word) and Path(word).is_file()
+        else word
         for index, word in enumerate(command)
     )
 
@@ -33,17 +37,17 @@ def check_program(recipe: Recipe, site: Site, role: Role) -> None:
     Raises:
         RecipeError: It is missing.
     """
-    train, lacking = recipe.train, ""
+    train, is_known = recipe.train, role.is_here
     if train.script is not None:
         script, shared = (Path(each).expanduser() for each in (train.script, site.folder))
-        is_known = role.is_here or script.is_relative_to(shared)
-        key, lacking = "script", train.script if is_known and not script.is_file() else ""
-    elif role.is_here and train.module is not None:
+        is_known |= script.is_relative_to(shared)
+        key, lacking = "script", "" if script.is_file() else train.script
+    elif train.module is not None:
         key, lacking = "module", _lacking(train.module, recipe.code)
-    elif role.is_here and train.command:
-        key, program = "command", train.command[0]
-        lacking = "" if shutil.which(program) else program
-    if lacking:
+    else:
+        key, lacking = "command", "".join(train.command[:1])
+        lacking = "" if shutil.which(lacking) else lacking
+    if is_known and lacking:
         raise RecipeError(
             f"train.{key} needs {lacking!r}, which does not exist",
             f"The working folder is {Path.cwd()}. Name a Python file in train.script, a "

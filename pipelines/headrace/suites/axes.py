@@ -135,28 +135,26 @@ def samples(axes: Sequence[Axis]) -> Iterator[Point]:
     """Yield points that together hold each value of each axis; of long axes some."""
     yield joined(axis[0] for axis in axes)
     most = max(2, MAX_CHECKED // len(axes))
-    for axis, first in _with_first_of_others(axes):
+    for axis in axes:
         spread = (len(axis) - 1) / (most - 1) if len(axis) > most else 1
         for place in range(1, min(len(axis), most)):
-            yield {**first, **axis[round(place * spread)]}
-
-
-def _with_first_of_others(axes: Sequence[Axis]) -> Iterator[tuple[Axis, Point]]:
-    """Yield each axis with the first values of all others."""
-    for index, axis in enumerate(axes):
-        yield axis, joined(each[0] for each in (*axes[:index], *axes[index + 1 :]))
+            yield _with_others(axis[round(place * spread)], axis, axes)
 
 
 def texts(axes: Sequence[Axis]) -> Iterator[Point]:
     """Yield points that together hold all values except numbers: they may be paths."""
     known = set()
-    pairs = _with_first_of_others(axes)
-    for each, first in ((each, first) for axis, first in pairs for each in axis):
+    for own_axis, each in ((axis, each) for axis in axes for each in axis):
         own = {k: v for k, v in each.items() if v is not None and not isinstance(v, int | float)}
         written = json.dumps(own, sort_keys=True)
         if own and written not in known:
             known.add(written)
-            yield {**first, **each}
+            yield _with_others(each, own_axis, axes)
+
+
+def _with_others(part: Mapping[str, JsonValue], axis: Axis, axes: Sequence[Axis]) -> Point:
+    """Return a part of an axis with the first parts of all other axes."""
+    return joined((*(other[0] for other in axes if other is not axis), part))
 
 
 def check_keys(axes: Sequence[Axis]) -> None:

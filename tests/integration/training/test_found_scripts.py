@@ -26,25 +26,17 @@ NO_DATA = Manifest(name="", fingerprint="", pack_key="", fields=(), splits={}, s
 
 pytestmark = pytest.mark.slow
 
-KINDS: dict[str, dict[str, Any]] = {
-    "argparse": {"script": "argparse_sklearn.py", "args": {"--seed": "{seed}", "--penalty": 0.5}},
-    "fire": {"script": "fire_ridge.py", "args": {"--alpha": 0.5, "--out": "{run}/own/w.npy"}},
-    "tyro": {
-        "script": "tyro_config.py",
-        "args": {"--opt.kind": "momentum", "--layers": [4, 2], "--no-bias": True, "--steps": 7},
-    },
-    "hydra": {
-        "script": "hydra_project/train.py",
-        "args": {"model": "nearest", "model.n_neighbors": 3, "title": "a b, c=d", "+new": None},
-    },
-    "LightningCLI": {
-        "script": "lightning_cli.py",
-        "args": ["fit", "--model.width=4", "--trainer.max_epochs=1", "--trainer.accelerator=cpu"],
-    },
-    "module": {"module": "pkg.train", "args": {"--rows": 30, "-o": "fit.npy"}},
-    "command": {"command": ["bash", "run.sh"], "args": {"--out": "{run}/work/fit.npy"}},
+PAGE = (ROOT / "docs" / "how-to" / "bring-what-you-have.md").read_text()
+ROWS = re.findall(r"^\| .+ \| `(\{.+\})` \| (.+) \|$", PAGE, re.MULTILINE)
+"""What a recipe holds below `train` for each kind, and where that was tried, as the page says."""
+
+IN_CI = {
+    train.get("script") or train.get("module") or train["command"][-1]: train
+    for train in (yaml.safe_load(text) for text, tried in ROWS if tried.startswith("CI"))
 }
-"""What a recipe holds below `train` for each kind."""
+"""By the program's name."""
+
+DDP = IN_CI.pop("snapshot_ddp.py")
 
 
 @pytest.fixture
@@ -64,7 +56,8 @@ def _trials(home: Path) -> list[Path]:
 
 
 def _sweep(project: Path, train: dict[str, Any], *words: str, **suite: Any) -> None:
-    recipe = {"name": "found", "seed": 3, "code": ["."], "train": train, "suite": suite}
+    code = ["."]  # for a module that only a trial names
+    recipe = {"name": "found", "seed": 3, "code": code, "train": train, "suite": suite}
     (project / "r.yaml").write_text(yaml.safe_dump(recipe))
     done = headrace("sweep", str(project / "r.yaml"), *words, "--site", "laptop")
     assert done.exit_code == 0, done.output
@@ -85,28 +78,34 @@ def test_each_kind_runs_unchanged_in_a_folder_of_its_own(
     before = _files(project)
     starts = {"script": None, "module": None, "command": []}
     points = [
-        {f"train.{key}": value for key, value in {**starts, **kind}.items()}
-        for kind in KINDS.values()
+        {f"train.{key}": value for key, value in {**starts, **train}.items()}
+        for train in IN_CI.values()
     ]
     _sweep(project, {"script": "argparse_sklearn.py"}, points=points)
     assert _files(project) - before == {"r.yaml"}
-    work = dict(zip(KINDS, (trial / "work" for trial in _trials(headrace_home)), strict=True))
+    work = dict(zip(IN_CI, (trial / "work" for trial in _trials(headrace_home)), strict=True))
 
-    model = json.loads((work["argparse"] / "model.json").read_text())
+    model = json.loads((work["argparse_sklearn.py"] / "model.json").read_text())
     assert model["options"] == {"penalty": 0.5, "seed": 3}
-    assert np.load(work["fire"].parent / "own" / "w.npy").shape == (4,)
-    config = json.loads((work["tyro"] / "config.json").read_text())
+    assert np.load(work["fire_ridge.py"].parent / "own" / "w.npy").shape == (4,)
+    config = json.loads((work["tyro_config.py"] / "config.json").read_text())
     assert config["opt"] == {"kind": "momentum", "lr": 0.01, "betas": [0.9, 0.999]}
     assert (config["layers"], config["bias"], config["steps"]) == ([4, 2], False, 7)
-    (scores,) = work["hydra"].glob("outputs/*/*/scores.json")
+    (scores,) = work["hydra_project/train.py"].glob("outputs/*/*/scores.json")
     assert len(json.loads(scores.read_text())) == 3
     config = yaml.safe_load((scores.parent / ".hydra" / "config.yaml").read_text())
     assert (config["model"]["n_neighbors"], config["title"]) == (3, "a b, c=d")
     assert config["new"] is None
-    (version,) = (work["LightningCLI"] / "lightning_logs").iterdir()
+    (version,) = (work["lightning_cli.py"] / "lightning_logs").iterdir()
     assert [each.name for each in version.glob("checkpoints/*")] == ["epoch=0-step=16.ckpt"]
-    for kind in ("module", "command"):
-        assert np.load(work[kind] / "fit.npy") == pytest.approx([1.0, -2.0, 0.5])
+    for program in ("pkg.train", "run.sh"):
+        assert np.load(work[program] / "fit.npy") == pytest.approx([1.0, -2.0, 0.5])
+
+
+def test_the_programs_of_the_page_are_there():
+    words = [word for text, _ in ROWS for word in re.findall(r"[\w/]+\.(?:py|sh)\b", text)]
+    assert len(ROWS) == 14
+    assert [word for word in words if not (FOUND / word).is_file()] == []
 
 
 def test_arguments_are_swept_on_the_grid(project, headrace_home):
@@ -136,8 +135,11 @@ def test_arguments_are_searched_by_optuna(project, headrace_home):
     assert len({each["opt"]["lr"] for each in configs}) == len(configs) == 3
     assert all(1e-3 <= each["opt"]["lr"] <= 1e-1 for each in configs)
     assert {each["steps"] for each in configs} == {30}
-    losses = json.loads(headrace("results", "--json").stdout)
-    assert losses
+    points = json.loads(headrace("results", "--json").stdout)["points"]
+    assert {each["values"]["args.--opt.lr"] for each in points} == {
+        each["opt"]["lr"] for each in configs
+    }
+    assert all(each["spread"]["mean"] > 0 for each in points)
 
 
 KILLING = """
@@ -168,7 +170,7 @@ def test_a_script_of_torchrun_that_is_killed_goes_on_from_its_own_snapshot(
     (tmp_path / "hook").mkdir()
     (tmp_path / "hook" / "sitecustomize.py").write_text(KILLING)
     monkeypatch.setenv("KILLED_BEFORE", str(tmp_path / "killed"))
-    ddp = {"script": str(FOUND / "snapshot_ddp.py"), "args": [4, 1], "ranks_per_node": 2}
+    ddp = {**DDP, "script": str(FOUND / DDP["script"])}
     context = _context(tmp_path, 2, train=ddp, code=[str(tmp_path / "hook")])
     outputs = train_step(context, ThisProcessFleet(), "", NO_DATA)
     assert (outputs["world_size"], "problem" in outputs) == (2, False)
