@@ -76,7 +76,7 @@ def test_the_trainer_of_hugging_face_goes_on_from_its_own_checkpoint(tmp_path, r
     monkeypatch.setenv("KILLED_BEFORE", str(tmp_path / "killed"))
     args = {
         "--output_dir": "out", "--num_train_epochs": 6 * ranks, "--save_steps": 5,
-        "--logging_steps": 1, "--seed": "{seed}",
+        "--logging_steps": 1, "--seed": "{seed}", "--use_cpu": True,
     }  # fmt: skip
     script = str(FOUND / "hf_trainer.py")
     context, outputs = ran(tmp_path, ranks, str(tmp_path / "hook"), script=script, args=args)
