@@ -1,5 +1,6 @@
 """A script of Hugging Face's Trainer: HfArgumentParser, a tiny random model, its last checkpoint."""
 
+import os
 from dataclasses import dataclass
 
 import torch
@@ -45,7 +46,8 @@ def main():
         model=BertForSequenceClassification(config), args=args, train_dataset=data,
         eval_dataset=data,
     )  # fmt: skip
-    result = trainer.train(resume_from_checkpoint=get_last_checkpoint(args.output_dir))
+    last = get_last_checkpoint(args.output_dir) if os.path.isdir(args.output_dir) else None
+    result = trainer.train(resume_from_checkpoint=last)
     trainer.save_model()
     trainer.log_metrics("train", result.metrics)
     trainer.save_metrics("train", result.metrics)
