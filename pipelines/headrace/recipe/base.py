@@ -276,7 +276,7 @@ _Word = (
     | Annotated[Number, Field(strict=True)]
 )
 _Value = _Word | Annotated[bool, Field(strict=True)]
-_Entry = _Value | Annotated[tuple[_Value, ...], Field(max_length=10_000)]
+_Entry = _Value | Annotated[tuple[_Value, ...], Field(max_length=10_000)] | None
 _ArgumentName = Annotated[str, Field(pattern=r"^[^\s=]+$", max_length=500)]
 _ScriptArguments = (
     Annotated[tuple[_Word, ...], Field(max_length=10_000)]
@@ -291,7 +291,7 @@ def _read_arguments(value: object) -> object:
         wrong = shortened(json.dumps(error.errors()[-1]["input"], default=repr))
         raise ValueError(
             f"{wrong} is not valid: write a list of texts and numbers, as [--epochs, 3], or a "
-            "mapping of names to texts, numbers, true, false and lists of these, as "
+            "mapping of names to texts, numbers, true, false, null and lists of these, as "
             "{--epochs: 3, opt.lr: 0.1}"
         ) from None
 

@@ -13,12 +13,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from pydantic import JsonValue
+
 from headrace.errors import RecipeError, warn_once
 from headrace.processes.working_folder import problem_of
 from headrace.recipe.base import Settings, Target
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.home import home
-from headrace.recipe.program import with_program
+from headrace.recipe.program import with_files
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.recipe.targets import FRAMEWORKS, targets_of, uses
@@ -82,14 +84,18 @@ def opened(site: Site, *, is_from_terminal: bool) -> Site:
 def with_code_beside(recipe: Recipe, folder: Path) -> Recipe:
     """Return the recipe with `folder` in `code` if targets need a module that only this folder has.
 
-    A folder that other accounts may change is not added; a warning gives the reason.
+    For `train.module` it comes before an installed one, as for `python -m`. A folder that other
+    accounts may change is not added; a warning gives the reason.
     """
     found = (uses(key, each.as_config()) for key, each in targets_of(recipe).items())
-    tops = {use.name.partition(".")[0] for each in found for use in each}
+    started = {(recipe.train.module or "").partition(".")[0]} - {""}
+    tops = started | {use.name.partition(".")[0] for each in found for use in each}
     known = [Path(each).expanduser() for each in recipe.code]
     lacking = [top for top in sorted(tops) if not any(_module(each, top) for each in known)]
     needed = [
-        file for top in lacking if (file := _module(folder, top)) and not _is_installed(top, folder)
+        file
+        for top in lacking
+        if (file := _module(folder, top)) and (top in started or not _is_installed(top, folder))
     ]
     if not needed:
         return recipe
@@ -122,12 +128,22 @@ def absolute(recipe: Recipe) -> Recipe:
             path = _absolute(getattr(part, name))
             changes[section] = part.model_copy(update={name: path})
     changes["evaluate"] = recipe.evaluate and _located(recipe.evaluate)
-    return with_program(recipe.model_copy(update=changes))
+    recipe = recipe.model_copy(update=changes)
+    command = with_files(recipe.train.command)
+    return recipe.model_copy(update={"train": recipe.train.model_copy(update={"command": command})})
 
 
 def _located(spec: EvaluateSpec) -> EvaluateSpec:
     first, *others = (_absolute(x) if x in spec.files else x for x in spec.checkpoints)
     return spec.model_copy(update={"checkpoint": first, "also_checkpoints": tuple(others)})
+
+
+def placed(key: str, value: JsonValue) -> JsonValue:
+    """Return a value of a dotted key; a path that exists in this folder becomes absolute."""
+    if key == "train.command" and isinstance(value, list):
+        return [*with_files(value)]
+    is_path = isinstance(value, str) and tuple(key.split(".")) in _PATHS
+    return os.path.abspath(str(value)) if is_path and os.path.exists(str(value)) else value
 
 
 def check_places(recipe: Recipe, site: Site) -> None:

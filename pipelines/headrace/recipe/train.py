@@ -347,6 +347,16 @@ class TrainerSpec(Settings):
         return extra
 
 
+_ModuleName = Annotated[
+    str,
+    Field(
+        pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*$",
+        max_length=500,
+        description="the dotted name of a module, as lab.train",
+    ),
+]
+
+
 class TrainSpec(Settings):
     """How training is launched."""
 
@@ -358,9 +368,7 @@ class TrainSpec(Settings):
     """Ranks on each node; null takes the site's number, for a script 1."""
     script: Place | None = None
     """A Python file that runs in place of `model` and `trainer`, as `python train.py`."""
-    module: Annotated[str, Field(pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*$", max_length=500)] | None = (
-        None
-    )
+    module: _ModuleName | None = None
     """A module that runs in their place, as `python -m lab.train`."""
     command: Texts = ()
     """A program and its first arguments that run in their place, as `[bash, run.sh]`; no shell

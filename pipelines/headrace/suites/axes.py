@@ -133,25 +133,28 @@ def joined(parts: Iterable[Mapping[str, JsonValue]]) -> Point:
 
 def samples(axes: Sequence[Axis]) -> Iterator[Point]:
     """Yield points that together hold each value of each axis; of long axes some."""
-    first = joined(axis[0] for axis in axes)
-    yield first
+    yield joined(axis[0] for axis in axes)
     most = max(2, MAX_CHECKED // len(axes))
     for axis in axes:
         spread = (len(axis) - 1) / (most - 1) if len(axis) > most else 1
         for place in range(1, min(len(axis), most)):
-            yield {**first, **axis[round(place * spread)]}
+            yield _with_others(axis[round(place * spread)], axis, axes)
 
 
 def texts(axes: Sequence[Axis]) -> Iterator[Point]:
     """Yield points that together hold all values except numbers: they may be paths."""
-    first = joined(axis[0] for axis in axes)
     known = set()
-    for each in (each for axis in axes for each in axis):
+    for own_axis, each in ((axis, each) for axis in axes for each in axis):
         own = {k: v for k, v in each.items() if v is not None and not isinstance(v, int | float)}
         written = json.dumps(own, sort_keys=True)
         if own and written not in known:
             known.add(written)
-            yield {**first, **own}
+            yield _with_others(each, own_axis, axes)
+
+
+def _with_others(part: Mapping[str, JsonValue], axis: Axis, axes: Sequence[Axis]) -> Point:
+    """Return a part of an axis with the first parts of all other axes."""
+    return joined((*(other[0] for other in axes if other is not axis), part))
 
 
 def check_keys(axes: Sequence[Axis]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from headrace.errors import RecipeError, nearest
 from headrace.recipe.base import to_json
-from headrace.recipe.fence import check_places
+from headrace.recipe.fence import check_places, placed
 from headrace.recipe.fit import check_role, check_training
 from headrace.recipe.load import recipe_from
 from headrace.recipe.overrides import read_override
@@ -210,7 +210,7 @@ def checked(recipe: Recipe, source: Mapping[str, Any], site: Site) -> Recipe:
     """Return the recipe of a suite that can be run, checked before anything runs.
 
     Every value of each key is checked once, not every combination; of very many values some, but
-    all paths. The rows of `suite.file` become points of the suite, since nodes may lack the file.
+    all paths. See also `with_paths`.
 
     Args:
         recipe: The suite's recipe.
@@ -222,8 +222,8 @@ def checked(recipe: Recipe, source: Mapping[str, Any], site: Site) -> Recipe:
     """
     check_places(recipe, site)
     check_targets(recipe, site)
-    recipe = _with_file(recipe)
-    suite = suite_of(recipe)
+    suite = with_paths(suite_of(recipe))
+    recipe = recipe.model_copy(update={"suite": suite})
     axes = [*axes_of(suite), *space_axes(suite), *repeats_of(recipe)]
     check_keys(axes)
     count(recipe)
@@ -248,12 +248,23 @@ def check_trials(
         check_places(trial_recipe(source, values), site)
 
 
-def _with_file(recipe: Recipe) -> Recipe:
-    suite = recipe.suite
-    if suite is None or suite.file is None:
-        return recipe
-    update = {"points": (*suite.points, *read_points(suite.file)), "file": None}
-    return recipe.model_copy(update={"suite": suite.model_copy(update=update)})
+def with_paths(suite: SuiteSpec) -> SuiteSpec:
+    """Return the suite with the rows of its file as points, and absolute paths of files here.
+
+    Nodes may lack the file, and trials start in other folders.
+    """
+    update: dict[str, object] = {
+        name: {
+            key: tuple(placed(key, each) for each in values)
+            for key, values in getattr(suite, name).items()
+        }
+        for name in ("grid", "zip")
+    }
+    listed = (*suite.points, *(read_points(suite.file) if suite.file else ()))
+    update["points"] = tuple(
+        {key: placed(key, each) for key, each in point.items()} for point in listed
+    )
+    return suite.model_copy(update={**update, "file": None})
 
 
 def added_points(

@@ -40,8 +40,8 @@ def words_of(args: ScriptArguments, fill: _Fill = str) -> tuple[str, ...]:
     """Return the words of arguments.
 
     A name that begins with a dash becomes an option: `--epochs=3`, `-n 3`, for a list the name and
-    its values as words, for true the name alone; false leaves it out. argparse, click, fire and
-    tyro read these forms. Another name becomes `opt.lr=0.1`, its value in Hydra's grammar.
+    its values as words, for true the name alone; false and null leave it out. argparse, click, fire
+    and tyro read these forms. Another name becomes `opt.lr=0.1`, its value in Hydra's grammar.
     """
     if not isinstance(args, Mapping):
         return tuple(fill(str(each)) for each in args)
@@ -54,8 +54,8 @@ def _named(name: str, value: object, fill: _Fill) -> Iterator[str]:
     if not name.startswith("-"):
         whole = values if is_list else values[0]
         yield f"{name}={whole}" if _reads_as_itself(whole) else as_override(name, whole)
-    elif is_list or isinstance(value, bool):
-        yield from () if value is False else (name,)
+    elif is_list or value is None or isinstance(value, bool):
+        yield from (name,) if value not in (False, None) else ()
         yield from map(str, values if is_list else ())
     else:
         yield from (f"{name}={values[0]}",) if name.startswith("--") else (name, str(values[0]))

@@ -348,7 +348,7 @@ MISTAKES = (
     ),
     *(
         Mistake(
-            what="train.… is …, which does not exist",
+            what="train.… needs …, which does not exist",
             hint="Name a Python file in train.script",
             given={**OWN, "recipe.code": [], **given},
             followed=tuple({**NO_PROGRAM, **each} for each in PROGRAMS),

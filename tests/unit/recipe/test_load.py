@@ -640,7 +640,7 @@ def test_names_of_arguments_hold_dots(recipe_file):
     recipe = load_recipe(recipe_file(), (*script, *args))
     assert recipe.train.args == {"opt.lr": 0.2, "--epochs": 3}
     assert load_recipe(recipe_file(), (*script, "args.a.b=1")).train.args == {"a.b": 1}
-    for wrong in ("+args.opt.lr=1", "~args.lr", "args.x=null", "args.x={a: 1}"):
+    for wrong in ("+args.opt.lr=1", "~args.lr", "args.x=[null]", "args.x={a: 1}"):
         with pytest.raises(RecipeError, match=r"adds a key|removes a key|is not valid: write"):
             load_recipe(recipe_file(), (*script, *args[:1], wrong))
     with pytest.raises(RecipeError, match=r"train\.args goes with 'train.script'"):

@@ -16,7 +16,7 @@ from headrace.recipe.base import to_json
 from headrace.recipe.load import load_recipe, load_site, source_of
 from headrace.recipe.suite import SuiteSpec
 from headrace.suites import points
-from headrace.suites.axes import Condition, axes_of, check_keys, samples
+from headrace.suites.axes import Condition, axes_of, check_keys, samples, texts
 from headrace.suites.points import TrialMaker, count, expand, trial_recipe
 from headrace.suites.records import Trial
 from headrace.suites.values import as_overrides, parse
@@ -279,6 +279,51 @@ def test_one_key_in_two_parts_is_refused():
         checked("suite.seeds=2", 'suite.grid={"seed": [1]}')
     with pytest.raises(RecipeError, match="search excludes grid"):
         checked('suite.grid={"seed": [1]}', "suite.search={space: {seed: [1, 2]}, trials: 2}")
+
+
+def test_points_of_unlike_keys_are_not_mixed():
+    """One has what another has not: what is checked is a trial, never a part of two."""
+    scripts = [
+        {"train.script": "a.py"},
+        {"train.script": None, "train.module": "json.tool"},
+        {"train.command": ["true"]},
+    ]
+    axes = axes_of(SuiteSpec(points=scripts, grid={"seed": [1, 2]}))
+    trials = [{**each, "seed": seed} for each in scripts for seed in (1, 2)]
+    assert all(each in trials for each in (*samples(axes), *texts(axes)))
+    assert [each for each in scripts if {**each, "seed": 1} not in [*texts(axes)]] == []
+
+
+@pytest.mark.parametrize("how", ["grid", "zip", "points", "file"])
+def test_paths_that_trials_vary_lead_to_where_the_suite_was_started(how, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).touch()
+    key, values = "train.script", ["a.py", "b.py", "~/c.py", "/opt/d.py"]
+    suite = SuiteSpec.model_validate(
+        {"points": [{key: each} for each in values]} if how == "points"
+        else {"file": "p.csv"} if how == "file" else {how: {key: values}}
+    )  # fmt: skip
+    (tmp_path / "p.csv").write_text("\n".join([key, *values]))
+    (axis,) = axes_of(points.with_paths(suite))
+    found = [each[key] for each in axis]
+    assert found == [str(tmp_path / "a.py"), str(tmp_path / "b.py"), "~/c.py", "/opt/d.py"]
+
+
+def test_files_of_commands_that_trials_vary_lead_there_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.sh").touch()
+    suite = SuiteSpec(grid={"train.command": [["bash", "a.sh"], ["bash", "b.sh"]]})
+    (axis,) = axes_of(points.with_paths(suite))
+    first, second = (each["train.command"] for each in axis)
+    assert (first, second) == (["bash", str(tmp_path / "a.sh")], ["bash", "b.sh"])
+
+
+def test_a_run_that_trials_begin_with_is_no_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    grid = {"train.init_from": ["run-1:best"], "model.name": ["a.py"]}
+    (tmp_path / "a.py").touch()
+    assert points.with_paths(SuiteSpec(grid=grid)) == SuiteSpec(grid=grid)
 
 
 def test_a_file_gives_points_typed_as_in_yaml(tmp_path):

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
+from collections.abc import Sequence
 
 import click
+import fire
+import jsonargparse
 import pytest
+import tyro
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -34,6 +39,7 @@ RUN = {"run_folder": "/runs/r/trials/000007", "ranks_per_node": 2, "node_index":
         ({"opt": "adam", "opt.lr": 0.1, "+on": True}, ("opt=adam", "opt.lr=0.1", "+on=true")),
         ({"name": "a b", "number": "1"}, ("name=a b", "number='1'")),
         ({"sizes": (1, 2), "of": ""}, ("sizes=[1, 2]", "of=")),
+        ({"clip": None, "--clip": None, "-n": None}, ("clip=null",)),
     ],
 )
 def test_names_and_values_become_words(args, words):
@@ -57,7 +63,59 @@ def test_parsers_read_the_value_that_is_written(value):
     assert found["value"] == value
 
 
-@pytest.mark.parametrize("value", ["adam", "a,b", "1", "true", "null", "it's", "{a}", 3, 0.1, True])
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Options of each type, as the parsers below take them."""
+
+    number: int = 1
+    fraction: float = 0.5
+    text: str = "a"
+    on: bool = False
+    off: bool = True
+    many: tuple[int, ...] = (1,)
+
+
+def _fire(words: Sequence[str]) -> Options:
+    return fire.Fire(lambda **given: Options(**given), list(words), serialize=lambda _: "")
+
+
+def _jsonargparse(words: Sequence[str]) -> Options:
+    return jsonargparse.auto_cli(Options, args=list(words), as_positional=False)
+
+
+def _tyro(words: Sequence[str]) -> Options:
+    return tyro.cli(Options, args=list(words))
+
+
+_MANY = Options(many=(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("args", "parsers", "options"),
+    [
+        ({"--number": -3}, (_fire, _jsonargparse, _tyro), Options(number=-3)),
+        ({"--fraction": 1e-05}, (_fire, _jsonargparse, _tyro), Options(fraction=1e-05)),
+        ({"--text": "b c=d, e"}, (_fire, _jsonargparse, _tyro), Options(text="b c=d, e")),
+        ({"--on": True}, (_fire, _tyro), Options(on=True)),
+        ({"--on": "true"}, (_jsonargparse,), Options(on=True)),
+        ({"--no-off": True}, (_tyro,), Options(off=False)),
+        ({"--off": "False"}, (_fire,), Options(off=False)),
+        ({"--off": "false"}, (_jsonargparse,), Options(off=False)),
+        ({"--on": False, "--off": None}, (_fire, _jsonargparse, _tyro), Options()),
+        ({"--many": (2, 3)}, (_tyro,), _MANY),
+        ({"--many": "[2, 3]"}, (_jsonargparse,), _MANY),
+        ({"--many": "2,3"}, (_fire,), _MANY),
+    ],
+)
+def test_parsers_read_options_as_the_page_says(args, parsers, options):
+    """The table of `docs/how-to/train-with-a-script.md`."""
+    for parser in parsers:
+        assert parser(words_of(args)) == options
+
+
+@pytest.mark.parametrize(
+    "value", ["adam", "a,b", "1", "true", "null", "it's", "{a}", 3, 0.1, True, None]
+)
 def test_hydra_reads_the_value_that_is_written(value):
     (word,) = words_of({"opt.value": value})
     assert read_override(word).value == value
