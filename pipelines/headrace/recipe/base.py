@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -24,6 +24,7 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+from typing_extensions import Self
 
 from headrace.errors import shortened, without_secrets
 from headrace.record import Record
@@ -115,6 +116,16 @@ class Settings(Record):
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
         return _strict(handler(source))
 
+    def problems(self) -> Iterator[str]:
+        """Yield which values contradict each other, and what to write; the first is reported."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _has_no_problems(self) -> Self:
+        for problem in self.problems():
+            raise ValueError(problem)
+        return self
+
 
 class Target(BaseModel):
     """A class or function by its dotted name and its keyword arguments, as in Hydra.
@@ -150,11 +161,11 @@ def _parse_duration(value: object) -> object:
     return float(match[1]) * _DURATION_UNITS_S[match[2] or "s"]
 
 
-def no_credentials(key: str, location: str | None) -> None:
-    """Refuse a URL with a user or password in it: recipes and sites are saved with every run."""
+def credentials_in(key: str, location: str | None) -> Iterator[str]:
+    """Yield a problem if a URL holds a user or password: recipes and sites are saved with runs."""
     if location and without_secrets(location) != location:
-        raise ValueError(f"'{key}' holds credentials; give them in the "
-                         "environment or a profile, never in a URL")  # fmt: skip
+        yield (f"'{key}' holds credentials; give them in the environment or a profile, never in a "
+               "URL")  # fmt: skip
 
 
 def _named(place: str) -> str:
