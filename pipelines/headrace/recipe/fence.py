@@ -21,7 +21,7 @@ from headrace.recipe.home import home
 from headrace.recipe.program import with_program
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
-from headrace.recipe.targets import FRAMEWORKS, targets_of, uses
+from headrace.recipe.targets import FRAMEWORKS, targets_of, uses, uses_of
 from headrace.recipe.unix_accounts import other_account
 
 _READ, _WRITTEN = ("allowed_sources",), ("allowed_outputs",)
@@ -84,8 +84,7 @@ def with_code_beside(recipe: Recipe, folder: Path) -> Recipe:
 
     A folder that other accounts may change is not added; a warning gives the reason.
     """
-    found = (uses(key, each.as_config()) for key, each in targets_of(recipe).items())
-    tops = {use.name.partition(".")[0] for each in found for use in each}
+    tops = {use.name.partition(".")[0] for use in uses_of(recipe)}
     known = [Path(each).expanduser() for each in recipe.code]
     lacking = [top for top in sorted(tops) if not any(_module(each, top) for each in known)]
     needed = [

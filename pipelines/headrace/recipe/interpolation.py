@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from omegaconf import OmegaConf
+from omegaconf.grammar_parser import parse
 from yaml import YAMLError
 
 START = "${"
@@ -110,7 +111,7 @@ def with_environment(value: Any) -> Any:
         return [with_environment(each) for each in value]
     if not isinstance(value, str) or START not in value:
         return value
-    parts = list(_parts(value))
+    parts = [part.getText() for part in parse(value).getChild(0).getChildren()]
     if len(parts) == 1:
         return _known(parts[0])
     return "".join(str(_known(part)) for part in parts)
@@ -122,21 +123,3 @@ def _known(part: str) -> Any:
         return part
     value = OmegaConf.create({"value": part})["value"]
     return value.replace(START, rf"\{START}") if isinstance(value, str) else value
-
-
-def _parts(text: str) -> Iterator[str]:
-    """Yield the outermost interpolations and the texts between them."""
-    begin = depth = 0
-    for found in re.finditer(r"\\\$\{|\$\{|[{}]", text):
-        word = found[0]
-        if word == START and depth == 0:
-            if found.start() > begin:
-                yield text[begin : found.start()]
-            begin = found.start()
-        if depth or word == START:
-            depth += {"}": -1}.get(word, 1)
-            if depth == 0:
-                yield text[begin : found.end()]
-                begin = found.end()
-    if begin < len(text):
-        yield text[begin:]

@@ -14,7 +14,7 @@ from headrace.recipe.fit import check_packing, check_training
 from headrace.recipe.load import load_recipe, load_site, parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
-from headrace.recipe.target_arguments import check_loggers
+from headrace.recipe.target_arguments import check_packages
 
 RUN_ANYTHING = {
     "_target_": "lightning.pytorch.cli.instantiate_class",
@@ -102,8 +102,8 @@ def test_what_may_bring_labels_is_not_refused(
 def test_a_csv_file_of_a_fixed_name_is_refused() -> None:
     target = {"_target_": "lightning.pytorch.loggers.CSVLogger", "version": 3}
     with pytest.raises(TargetError, match=r"deletes the metrics\.csv of the one before"):
-        check_loggers(recipe_of({}, trainer={"loggers": [target]}), Role())
-    check_loggers(recipe_of({}, trainer={"loggers": ["csv", "tensorboard"]}), Role())
+        check_packages(recipe_of({}, trainer={"loggers": [target]}), Role())
+    check_packages(recipe_of({}, trainer={"loggers": ["csv", "tensorboard"]}), Role())
 
 
 OTHER_LOGGER = {"_target_": "lightning.pytorch.loggers.CSVLogger"}
@@ -128,17 +128,17 @@ def test_a_logger_without_its_package_is_refused_where_the_nodes_are_as_here(
     there: set[str] = set()
     monkeypatch.setattr(target_arguments, "find_spec", lambda name: name in there or None)
     with pytest.raises(TargetError) as caught:
-        check_loggers(with_logger(kind), Role())
+        check_packages(with_logger(kind), Role())
     assert f"trainer.loggers[1]: {kind} needs {package}, which is not" in caught.value.what
     assert "on the machine that trains" in caught.value.what
     assert "pip install" in caught.value.hint
     other = {"backend": "slurm", "batch": {"modules": ["python/3.13"]}}
-    check_loggers(with_logger(kind), Role.model_validate(other))
+    check_packages(with_logger(kind), Role.model_validate(other))
     with pytest.raises(TargetError, match=f"{kind} needs {package}"):
         check_training(with_logger(kind), opened(load_site("laptop"), is_from_terminal=True))
-    check_loggers(with_logger("CSVLogger"), Role())
+    check_packages(with_logger("CSVLogger"), Role())
     there.add(installed)
-    check_loggers(with_logger(kind), Role())
+    check_packages(with_logger(kind), Role())
 
 
 DETECTION = "torchmetrics.detection"
@@ -150,7 +150,7 @@ DETECTION = "torchmetrics.detection"
         (
             f"{DETECTION}.MeanAveragePrecision",
             (),
-            "torchvision and pycocotools or faster_coco_eval",
+            "torchvision and pycocotools or faster-coco-eval",
         ),
         (f"{DETECTION}.mean_ap.MeanAveragePrecision", ("faster_coco_eval",), "torchvision"),
         (f"{DETECTION}.GeneralizedIntersectionOverUnion", ("pycocotools",), "torchvision"),
@@ -164,13 +164,13 @@ def test_metrics_of_detection_without_their_packages_are_told_with_the_extra(
     evaluate = {"task": "custom", "metrics": {"map": {"_target_": target}}}
     recipe = recipe_of({}, evaluate=evaluate)
     with pytest.raises(TargetError, match=rf"metrics\.map: \w+ needs {lacking}") as caught:
-        target_arguments.check_metrics(recipe, Role())
+        check_packages(recipe, Role())
     assert "pip install 'headrace[detection]'" in caught.value.hint
     other = {"backend": "slurm", "batch": {"modules": ["python/3.13"]}}
-    target_arguments.check_metrics(recipe, Role.model_validate(other))
+    check_packages(recipe, Role.model_validate(other))
     monkeypatch.setattr(target_arguments, "find_spec", lambda name: name)
-    target_arguments.check_metrics(recipe, Role())
+    check_packages(recipe, Role())
     metrics = {"map": {"_target_": target, "iou_type": "segm"}}
     masks = recipe_of({}, evaluate={"task": "custom", "metrics": metrics})
     with pytest.raises(TargetError, match="of masks keeps other things than tensors"):
-        target_arguments.check_metrics(masks, Role())
+        check_packages(masks, Role())
