@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -18,7 +19,6 @@ from headrace.processes.working_folder import problem_of
 from headrace.recipe.base import Settings, Target
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.home import home
-from headrace.recipe.program import with_program
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.recipe.targets import FRAMEWORKS, targets_of, uses, uses_of
@@ -121,7 +121,26 @@ def absolute(recipe: Recipe) -> Recipe:
             path = _absolute(getattr(part, name))
             changes[section] = part.model_copy(update={name: path})
     changes["evaluate"] = recipe.evaluate and _located(recipe.evaluate)
-    return with_program(recipe.model_copy(update=changes))
+    return _with_program(recipe.model_copy(update=changes))
+
+
+def _with_program(recipe: Recipe) -> Recipe:
+    """Return the recipe with absolute paths of files of its command, and its module's folder.
+
+    A program starts in a folder of the run's own, where relative paths lead elsewhere. The folder
+    of a module that lies in the working folder is added to `code`.
+    """
+    train, here = recipe.train, Path.cwd()
+    command = tuple(
+        str(here / word) if (index or "/" in word) and (here / word).is_file() else word
+        for index, word in enumerate(train.command)
+    )
+    lies_here = train.module and PathFinder.find_spec(train.module.partition(".")[0], [str(here)])
+    update = {
+        "train": train.model_copy(update={"command": command}),
+        "code": tuple(dict.fromkeys((*recipe.code, *([str(here)] if lies_here else ())))),
+    }
+    return recipe.model_copy(update=update)
 
 
 def _located(spec: EvaluateSpec) -> EvaluateSpec:

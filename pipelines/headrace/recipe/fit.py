@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+
 from headrace.errors import RecipeError, SiteError, nearest
 from headrace.recipe.crop import crops_of
 from headrace.recipe.fence import check_places
 from headrace.recipe.gang_size import check_global_batch, check_nodes, gang_size
 from headrace.recipe.model_source import check_model_source
-from headrace.recipe.program import check_program
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.recipe.target_arguments import (
@@ -63,7 +67,7 @@ def check_training(recipe: Recipe, site: Site) -> None:
     role = _role(recipe, site, "train.role", recipe.train.role)
     check_nodes(recipe, role)
     check_targets(recipe, site)
-    check_program(recipe, site, role)
+    _check_program(recipe, site, role)
     check_arguments(recipe, role, listed_by(site))
     crops_of(recipe)
     check_packages(recipe, role)
@@ -93,6 +97,30 @@ def check_evaluation(recipe: Recipe, site: Site) -> None:
     crops_of(recipe)
     check_packages(recipe, role, ["evaluate.metrics"])
     _check_model(recipe, role, trains=False)
+
+
+def _check_program(recipe: Recipe, site: Site, role: Role) -> None:
+    """Refuse a script, module or program that is missing, as far as this machine can tell.
+
+    Raises:
+        RecipeError: It is missing.
+    """
+    train = recipe.train
+    script, shared = (Path(each).expanduser() for each in (train.script or "", site.folder))
+    name, folders = train.module or "", [*recipe.code, *sys.path]
+    is_known = role.is_here or script.is_relative_to(shared)
+    for key, is_missing in (
+        ("script", train.script and is_known and not script.is_file()),
+        ("module", name and role.is_here and not PathFinder.find_spec(name.split(".")[0], folders)),
+        ("command", train.command and role.is_here and not shutil.which(train.command[0])),
+    ):
+        if is_missing:
+            raise RecipeError(
+                f"train.{key} is {getattr(train, key)!r}, which does not exist",
+                f"The working folder is {Path.cwd()}. Name a Python file in train.script, a "
+                "module of a folder in 'code' or of a package in train.module, or a program on "
+                "PATH in train.command.",
+            )
 
 
 def _check_model(recipe: Recipe, role: Role, *, trains: bool = True) -> None:

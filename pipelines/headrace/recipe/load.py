@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # sites are read without the classes of recipes
 
 
 Model = TypeVar("Model", bound=BaseModel)
+Content = TypeVar("Content")
 
 BUILT_IN = Path(__file__).parent / "builtin"
 """Folder of the recipes and sites that come with headrace."""
@@ -60,12 +61,23 @@ def written(kind: str) -> dict[str, Mapping[str, Any]]:
     found = {}
     for name, file in available(kind).items():
         with suppress(OSError):
-            found[name] = _written_as_of(file, file.stat().st_mtime_ns)
+            found[name] = read_once(_written, file)
     return found
 
 
+def read_once(read: Callable[[Path], Content], file: Path) -> Content:
+    """Return what `read` makes of a file; it is read again only if the file changed."""
+    stat = file.stat()
+    content: Content = _read_as_of(read, file, (stat.st_ino, stat.st_mtime_ns, stat.st_size))
+    return content
+
+
 @lru_cache(maxsize=256)
-def _written_as_of(file: Path, _version: int) -> Mapping[str, Any]:
+def _read_as_of(read: Callable[[Path], Any], file: Path, _version: tuple[int, ...]) -> Any:
+    return read(file)
+
+
+def _written(file: Path) -> Mapping[str, Any]:
     from yaml import YAMLError
 
     from headrace.recipe.yaml_text import parsed
@@ -202,15 +214,11 @@ def _site_content(path: Path, asked: str) -> Any:
 def site_now(name_or_path: str) -> Site:
     """Return a site as `load_site`; it is read again only if its file changed."""
     file = locate("sites", name_or_path).absolute()
-    try:
-        stat = file.stat()
-    except OSError as error:
-        raise SiteError(f"{file} cannot be read: {error.strerror or error}") from error
-    return _site_as_of(file, (stat.st_ino, stat.st_mtime_ns, stat.st_size))
+    with _blaming(file, str(file), SiteError):
+        return read_once(_site_in, file)
 
 
-@lru_cache(maxsize=64)
-def _site_as_of(file: Path, _version: tuple[int, ...]) -> Site:
+def _site_in(file: Path) -> Site:
     return load_site(str(file))
 
 

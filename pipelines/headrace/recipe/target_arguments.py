@@ -11,12 +11,11 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 from headrace.errors import TargetError, nearest, shortened, warn_once
-from headrace.recipe.python_source import Definition, Signature, SourceCode, hidden, installed
+from headrace.recipe.python_source import Signature, SourceCode, hidden, installed
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 from headrace.recipe.targets import (
     FRAMEWORKS,
-    TargetKind,
     TargetUse,
     is_under,
     made_at,
@@ -159,18 +158,18 @@ def _check_kind(use: TargetUse, code: SourceCode, listed: Sequence[str] | None) 
             raise no_attribute(use)
         return
     kinds = use.kinds if listed is not None and is_under(use.name, FRAMEWORKS) else ()
-    near = [kind for kind in kinds if kind.names and is_under(use.name, (kind.names,))]
-    if kinds and not any(_may_be(found, kind, code) for kind in near):
+    fits = any(
+        is_under(use.name, (kind.names,))
+        and is_under(found.module.name, kind.homes)
+        and code.derives_from(found, kind.class_name) is not False
+        for kind in kinds
+        if kind.names
+    )
+    if kinds and not fits:
         raise not_allowed(use, f"{found.module.name}.{found.node.name}", listed)
     made = made_at(use.key) if isinstance(found.node, ast.ClassDef) else None
     if made is not None and code.derives_from(found, made.class_name) is False:
         raise wrong_kind(use.key, f"is the class {use.name}", made)
-
-
-def _may_be(found: Definition, kind: TargetKind, code: SourceCode) -> bool:
-    """Whether a class of a framework may be of a kind, as far as its source shows."""
-    is_home = is_under(found.module.name, kind.homes)
-    return is_home and code.derives_from(found, kind.class_name) is not False
 
 
 def _check_given(use: TargetUse, code: SourceCode) -> None:

@@ -328,18 +328,12 @@ class TrainerSpec(Settings):
 
     @field_validator("extra")
     @classmethod
-    def _can_be_used(cls, extra: dict[str, object], info: ValidationInfo) -> dict[str, object]:
-        if is_lightnings(info.data.get("target")):
-            check_arguments(extra)
-        return extra
-
-    @field_validator("extra")
-    @classmethod
-    def _leaves_ours(cls, extra: dict[str, object]) -> dict[str, object]:
-        taken = sorted(set(extra) & OF_LIGHTNING.keys())
-        if taken:
+    def _can_be_passed(cls, extra: dict[str, object], info: ValidationInfo) -> dict[str, object]:
+        if taken := sorted(set(extra) & OF_LIGHTNING.keys()):
             instead = "; ".join(f"{name}: {OF_LIGHTNING[name]}" for name in taken)
             raise ValueError(f"it sets {', '.join(taken)}, which headrace sets itself ({instead})")
+        if is_lightnings(info.data.get("target")):
+            check_arguments(extra)
         return extra
 
 

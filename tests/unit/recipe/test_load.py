@@ -169,7 +169,7 @@ OWN = ("dataset=null", "model=null", "evaluate=null", "train.script=mine.py")
         (["trainer.extra.devices=2"], ["sets devices, ", "(devices: write train.ranks_per_node)"]),
         (["trainer.max_epochs=0"], ["trainer.max_epochs: give an integer (≥ 1"]),
         (["trainer.val_every_epochs=0"], ["trainer.val_every_epochs: give an integer (≥ 1"]),
-        (["train.timeout=soon"], ["'soon' is not a duration", "90s, 30min"]),
+        (["train.timeout=soon"], ["train.timeout: give seconds", "90s, 30min", "(got 'soon')"]),
         (["pack.images=decoded"], ["pack.images", "'decode'", "'encoded'"]),
         (["dataset.splits={train: 0.5}"], ["splits add up to 0.5, not to 1"]),
         (["dataset.path=/x"], ["either 'source'", "or 'path'"]),
