@@ -17,7 +17,6 @@ from urllib.parse import unquote, urlsplit
 from headrace.errors import RecipeError, warn_once
 from headrace.processes.working_folder import problem_of
 from headrace.recipe.base import Settings, Target
-from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.home import home
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
@@ -113,39 +112,31 @@ def _module(folder: Path, top: str) -> Path | None:
 
 
 def absolute(recipe: Recipe) -> Recipe:
-    """Return the recipe with absolute paths for those relative to this folder."""
-    changes: dict[str, object] = {"code": tuple(filter(None, map(_absolute, recipe.code)))}
-    for section, name in _PATHS:
-        part = changes.get(section, getattr(recipe, section))
-        if isinstance(part, Settings):
-            path = _absolute(getattr(part, name))
-            changes[section] = part.model_copy(update={name: path})
-    changes["evaluate"] = recipe.evaluate and _located(recipe.evaluate)
-    return _with_program(recipe.model_copy(update=changes))
+    """Return the recipe with absolute paths for those relative to this folder.
 
-
-def _with_program(recipe: Recipe) -> Recipe:
-    """Return the recipe with absolute paths of files of its command, and its module's folder.
-
-    A program starts in a folder of the run's own, where relative paths lead elsewhere. The folder
-    of a module that lies in the working folder is added to `code`.
+    A program starts in a folder of the run's own: the files that its command names are paths, too,
+    and the folder of a module that lies in this one is added to `code`.
     """
-    train, here = recipe.train, Path.cwd()
+    here, train, evaluate = Path.cwd(), recipe.train, recipe.evaluate
     command = tuple(
         str(here / word) if (index or "/" in word) and (here / word).is_file() else word
         for index, word in enumerate(train.command)
     )
     lies_here = train.module and PathFinder.find_spec(train.module.partition(".")[0], [str(here)])
-    update = {
-        "train": train.model_copy(update={"command": command}),
-        "code": tuple(dict.fromkeys((*recipe.code, *([str(here)] if lies_here else ())))),
-    }
-    return recipe.model_copy(update=update)
-
-
-def _located(spec: EvaluateSpec) -> EvaluateSpec:
-    first, *others = (_absolute(x) if x in spec.files else x for x in spec.checkpoints)
-    return spec.model_copy(update={"checkpoint": first, "also_checkpoints": tuple(others)})
+    code = (*map(_absolute, recipe.code), *([str(here)] if lies_here else ()))
+    changes: dict[str, object] = {"code": tuple(dict.fromkeys(filter(None, code)))}
+    changes["train"] = train.model_copy(update={"command": command})
+    for section, name in _PATHS:
+        part = changes.get(section, getattr(recipe, section))
+        if isinstance(part, Settings):
+            path = _absolute(getattr(part, name))
+            changes[section] = part.model_copy(update={name: path})
+    if evaluate is not None:
+        files = evaluate.files
+        first, *others = (_absolute(x) if x in files else x for x in evaluate.checkpoints)
+        update = {"checkpoint": first, "also_checkpoints": tuple(others)}
+        changes["evaluate"] = evaluate.model_copy(update=update)
+    return recipe.model_copy(update=changes)
 
 
 def check_places(recipe: Recipe, site: Site) -> None:

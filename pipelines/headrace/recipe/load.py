@@ -65,25 +65,25 @@ def written(kind: str) -> dict[str, Mapping[str, Any]]:
     return found
 
 
-def read_once(read: Callable[[Path], Content], file: Path) -> Content:
-    """Return what `read` makes of a file; it is read again only if the file changed."""
+def read_once(read: Callable[[str], Content], file: Path) -> Content:
+    """Return what `read` makes of a file by its path; it is called again if the file changed."""
     stat = file.stat()
-    content: Content = _read_as_of(read, file, (stat.st_ino, stat.st_mtime_ns, stat.st_size))
+    content: Content = _read_as_of(read, str(file), stat.st_ino, stat.st_mtime_ns, stat.st_size)
     return content
 
 
 @lru_cache(maxsize=256)
-def _read_as_of(read: Callable[[Path], Any], file: Path, _version: tuple[int, ...]) -> Any:
+def _read_as_of(read: Callable[[str], Any], file: str, *_version: int) -> Any:
     return read(file)
 
 
-def _written(file: Path) -> Mapping[str, Any]:
+def _written(file: str) -> Mapping[str, Any]:
     from yaml import YAMLError
 
     from headrace.recipe.yaml_text import parsed
 
     with suppress(UnicodeDecodeError, YAMLError):
-        content = parsed(file.read_text(encoding="utf-8"))
+        content = parsed(Path(file).read_text(encoding="utf-8"))
         return content if isinstance(content, Mapping) else {}
     return {}
 
@@ -215,11 +215,7 @@ def site_now(name_or_path: str) -> Site:
     """Return a site as `load_site`; it is read again only if its file changed."""
     file = locate("sites", name_or_path).absolute()
     with _blaming(file, str(file), SiteError):
-        return read_once(_site_in, file)
-
-
-def _site_in(file: Path) -> Site:
-    return load_site(str(file))
+        return read_once(load_site, file)
 
 
 def parse(kind: type[Model], content: Mapping[str, Any], origin: str) -> Model:

@@ -55,18 +55,18 @@ def _file() -> Path:
     return Path(os.environ.get(VARIABLE) or home() / "teams.yaml")
 
 
-def _teams_in(file: Path) -> dict[str, tuple[str, ...]]:
+def _teams_in(file: str) -> dict[str, tuple[str, ...]]:
     from yaml import YAMLError
 
     from headrace.recipe.yaml_text import MAX_CHARS, parsed
 
     try:
-        with file.open(encoding="utf-8") as text:
+        with Path(file).open(encoding="utf-8") as text:
             return Teams.model_validate(parsed(text.read(MAX_CHARS + 1))).root
     except ValidationError as error:
         from headrace.recipe.schema import explain  # what few need takes time to load
 
-        raise UserError(explain(error, Teams, str(file))[0], _EXAMPLE) from None
+        raise UserError(explain(error, Teams, file)[0], _EXAMPLE) from None
     except (YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{file} cannot be read: {error}", _EXAMPLE) from None
 
