@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from headrace.recipe.base import Amount, AmountFrom0, Bytes, Count, Settings, Texts, credentials_in
+from headrace.recipe.base import (
+    Amount,
+    AmountFrom0,
+    Bytes,
+    Count,
+    Problems,
+    Settings,
+    Texts,
+    credentials_in,
+)
 
 Market = Literal["on-demand", "spot", "capacity-block"]
 
@@ -85,7 +93,7 @@ class Ec2Options(Settings):
         """Market of the capacity reservation; other markets do not use it."""
         return "capacity-block" if "capacity-block" in self.markets else "on-demand"
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Problems:
         """Yield options that exclude each other."""
         yield from credentials_in("endpoint_url", self.endpoint_url)
         if self.max_price is not None and "spot" not in self.markets:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from headrace.entry_points import load_entry, names_in
 from headrace.errors import SiteError, UserError, nearest
+from headrace.recipe.base import Problems
 from headrace.record import Record
 
 RoleType = TypeVar("RoleType")
@@ -163,7 +164,7 @@ def option_blocks() -> Mapping[str, type[Record]]:
     return found
 
 
-def refused(key: str, options: Iterable[str], reasons: Mapping[str, str]) -> Iterator[str]:
+def refused(key: str, options: Iterable[str], reasons: Mapping[str, str]) -> Problems:
     """Yield why options are malformed, or set by headrace or another key.
 
     Args:

@@ -97,6 +97,10 @@ Arguments = Annotated[
 """Keyword arguments; keys of mappings inside them keep their types."""
 
 
+Problems = Iterator[str]
+"""Messages about values that contradict each other, and what to write."""
+
+
 def _strict(schema: Any) -> Any:
     """Return a schema whose numbers take no text or switch, whose whole numbers take no 1.0."""
     if isinstance(schema, list):
@@ -116,8 +120,8 @@ class Settings(Record):
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
         return _strict(handler(source))
 
-    def problems(self) -> Iterator[str]:
-        """Yield which values contradict each other, and what to write; the first is reported."""
+    def problems(self) -> Problems:
+        """Yield which values contradict each other; the first is reported."""
         yield from ()
 
     @model_validator(mode="after")
@@ -158,7 +162,7 @@ def _parse_duration(value: object) -> object:
     return value if match is None else float(match[1]) * _DURATION_UNITS_S[match[2] or "s"]
 
 
-def credentials_in(key: str, location: str | None) -> Iterator[str]:
+def credentials_in(key: str, location: str | None) -> Problems:
     """Yield a problem if a URL holds a user or password: recipes and sites are saved with runs."""
     if location and without_secrets(location) != location:
         yield (f"'{key}' holds credentials; give them in the environment or a profile, never in a "
@@ -205,7 +209,7 @@ Seconds = Annotated[
 ]  # fmt: skip
 """A duration in seconds; written as a number or as `90s`, `30min`, `4h`, `2d`."""
 
-Lifetime = Seconds | Literal["auto"]
+Lifetime = Annotated[Seconds | Literal["auto"], Field(union_mode="left_to_right")]
 """A duration in seconds, as `Seconds`, or `auto` to let headrace choose."""
 
 Bytes = Annotated[

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from headrace.recipe.base import Bytes, Name, Parallel, Seconds, Settings, Texts, Times
+from headrace.recipe.base import Bytes, Name, Parallel, Problems, Seconds, Settings, Texts, Times
 
 
 class Container(Settings):
@@ -116,7 +115,7 @@ class Batch(Settings):
     max_queued: Parallel | None = None
     """Most jobs of the site that wait in the queue at once; null for no limit."""
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Problems:
         """Yield keys that contradict each other."""
         if self.gpu_type and not self.gpus_per_node:
             yield "`gpu_type` says which, not how many; write `gpus_per_node`, too"

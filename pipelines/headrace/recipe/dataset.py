@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ByteSize, Field, field_validator
@@ -15,6 +15,7 @@ from headrace.recipe.base import (
     Number,
     Parallel,
     Place,
+    Problems,
     Settings,
     Target,
     credentials_in,
@@ -142,7 +143,7 @@ class DatasetSpec(Settings):
     def _in_order(cls, splits: dict[Name, Fraction]) -> dict[Name, Fraction]:
         return {name: splits[name] for name in in_split_order(splits)}
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Problems:
         """Yield keys that contradict each other."""
         if (self.source is None) == (self.path is None):
             yield "give either 'source' (raw samples) or 'path' (a packed dataset)"
@@ -166,7 +167,7 @@ class DatasetSpec(Settings):
             yield ("folds cut the split 'train', and each is 'val' once: write splits with 'train' "
                    "and without 'val': {train: 0.9, test: 0.1}")  # fmt: skip
 
-    def _labelling(self) -> Iterator[str]:
+    def _labelling(self) -> Problems:
         """Yield keys of labels that lack another one."""
         if self.labels == "index" and self.index is None:
             yield "labels: index needs 'index', the name of the index file"
@@ -236,6 +237,6 @@ class PackSpec(Settings):
     max_quarantined: Fraction = 0.01
     """The step fails when a larger share of the samples cannot be read."""
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Problems:
         """Yield credentials in its target."""
         return credentials_in("target", self.target)

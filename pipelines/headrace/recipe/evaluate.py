@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from headrace.errors import RecipeError, nearest
-from headrace.recipe.base import MAX_COUNT, Count, Name, Number, Place, Settings, Target
+from headrace.recipe.base import MAX_COUNT, Count, Name, Number, Place, Problems, Settings, Target
 
 
 def _by_target(metrics: object) -> object:
@@ -96,7 +95,7 @@ class EvaluateSpec(Settings):
     figures: _Targets = {}
     """Figures of yours by name: callables that are given the results of all samples."""
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Problems:
         """Yield keys that contradict each other, and what is named twice."""
         if self.step == "test" and self.task != "custom":
             yield "evaluate.step: test goes with task: custom, the model judges itself"

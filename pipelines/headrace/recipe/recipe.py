@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -14,6 +14,7 @@ from headrace.recipe.base import (
     CountFrom0,
     Name,
     Places,
+    Problems,
     Seed,
     Settings,
     Target,
@@ -39,7 +40,7 @@ class StageSpec(Settings):
     overlap: bool = False
     """Training starts when the first shards are in; the rest comes while it runs."""
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Problems:
         """Yield keys that exclude each other."""
         if self.overlap and self.partial:
             yield "overlap stages the whole dataset: set partial to false"
@@ -103,7 +104,7 @@ class DataSpec(Settings):
     augment: Targets = ()
     """Callables `batch -> batch`, applied after `transforms` in training only."""
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Problems:
         """Yield keys that exclude each other."""
         weighted = self.sampling != "uniform"
         if weighted and (self.shuffle_window is not None or not self.shuffle):
@@ -241,7 +242,7 @@ class Recipe(Settings):
     def _runs_all_folds(self) -> bool:
         return self.suite is not None and self.suite.folds
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Problems:
         """Yield keys of one section that contradict those of another."""
         train = self.train
         trains = (self.model, train.script, train.module, train.command or None, train.function)
@@ -260,7 +261,7 @@ class Recipe(Settings):
         if self.dataset is not None and self.dataset.source is not None:
             yield from self._splitting(self.dataset)
 
-    def _lacking_dataset(self) -> Iterator[str]:
+    def _lacking_dataset(self) -> Problems:
         """Yield keys that need samples."""
         if self.model is not None and self.evaluate is not None:
             yield ("evaluate scores samples of a 'dataset': set evaluate: null; what the model "
@@ -275,7 +276,7 @@ class Recipe(Settings):
             yield (f"{key} is given, but the recipe has no dataset to cut into folds: leave it "
                    "out, or write a dataset with folds")  # fmt: skip
 
-    def _lacking_model(self) -> Iterator[str]:
+    def _lacking_model(self) -> Problems:
         """Yield keys that need a 'model'."""
         train, own = self.train, "script" if self.train.function is None else "function"
         if train.init_from is not None:
@@ -291,7 +292,7 @@ class Recipe(Settings):
         if train.function and {train.nodes or 1, train.ranks_per_node or 1} != {1}:
             yield "train.function is called once: leave train.nodes and ranks_per_node out"
 
-    def _staging(self) -> Iterator[str]:
+    def _staging(self) -> Problems:
         """Yield keys that need all shards on the node when training starts."""
         stage, data = self.stage, self.data
         if stage.overlap and self.model is None:
@@ -306,7 +307,7 @@ class Recipe(Settings):
             yield ("data.workers need all shards on the node: write auto or 0, or set "
                    "stage.overlap and stage.partial to false")  # fmt: skip
 
-    def _judging(self) -> Iterator[str]:
+    def _judging(self) -> Problems:
         """Yield keys by which nothing can be compared, or that name no checkpoint."""
         evaluate, suite = self.evaluate, self.suite
         if evaluate and "best" in evaluate.checkpoints and not self.trainer.monitor:
@@ -321,7 +322,7 @@ class Recipe(Settings):
         if self._runs_all_folds and self.dataset is not None and self.dataset.folds is None:
             yield "suite.folds goes with dataset.folds, the number of folds to pack"
 
-    def _splitting(self, dataset: DatasetSpec) -> Iterator[str]:
+    def _splitting(self, dataset: DatasetSpec) -> Problems:
         """Yield folds and splits that the dataset is packed without."""
         fold, folds, splits = self.data.fold, dataset.folds, dataset.splits
         if fold is not None and folds is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
@@ -18,6 +17,7 @@ from headrace.recipe.base import (
     Member,
     Name,
     Parallel,
+    Problems,
     Seconds,
     Settings,
     Texts,
@@ -58,7 +58,7 @@ class NodePrice(Settings):
     as_of: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")] | None = None
     """Date of the price, such as `2026-06-17`."""
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Problems:
         """Yield that it lacks a rate."""
         rates = (self.usd_per_node_hour, self.usd_per_gpu_hour, self.usd_per_core_hour)
         if all(rate is None for rate in rates):
@@ -141,7 +141,7 @@ class Role(Settings):
             else:  # a mapping, so that errors have the key in their place
                 given |= TypeAdapter(dict[str, options]).validate_python({key: value})  # type: ignore[valid-type]
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Problems:
         """Yield keys that the backend lacks, and options that contradict other keys."""
         yield from self._asking()
         if self.price and self.price.usd_per_gpu_hour and not self.batch.gpus_per_node:
@@ -164,7 +164,7 @@ class Role(Settings):
         if self.lifetime_max is not None and not is_auto:
             yield "`lifetime_max` goes with `lifetime: auto`; leave it out"
 
-    def _asking(self) -> Iterator[str]:
+    def _asking(self) -> Problems:
         """Yield what its backend cannot give."""
         name, batch, backend = self.backend, self.batch, backend_of(self.backend)
         if self.is_here and batch != Batch():
@@ -267,7 +267,7 @@ class StoreOptions(Settings):
     timeout: Annotated[Seconds, Field(gt=0)] = 60.0
     """Time without a byte from the server after which a request counts as failed."""
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Problems:
         """Yield credentials in its URL."""
         return credentials_in("endpoint_url", self.endpoint_url)
 
@@ -363,7 +363,7 @@ class Site(Settings):
         """The first one if it has no folder: memory of GPUs."""
         return None if self.all_tiers[0].folder else self.all_tiers[0]
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Problems:
         """Yield tiers and variables that exclude each other."""
         bare = [tier.name for tier in self.all_tiers if not tier.folder]
         if bare not in ([], ["gpu"]) or (bare and self.gpu_tier is None) or not self.tiers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
@@ -12,6 +12,7 @@ from headrace.recipe.base import (
     Count,
     Parallel,
     Place,
+    Problems,
     Seconds,
     Seed,
     Settings,
@@ -122,7 +123,7 @@ class SuiteSpec(Settings):
     keep_checkpoints: Literal["all", "best", "none"] = "all"
     """Succeeded trials whose checkpoints are kept: all, the best one, or none."""
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Problems:
         """Yield keys that exclude each other."""
         lengths = {key: len(values) for key, values in self.zip.items()}
         if len(set(lengths.values())) > 1:
@@ -136,7 +137,7 @@ class SuiteSpec(Settings):
         if len(self.objectives) > 1 and self.keep_checkpoints == "best":
             yield "keep_checkpoints: best goes with one objective; write all, or none"
 
-    def _pruning(self) -> Iterator[str]:
+    def _pruning(self) -> Problems:
         """Yield what leaves a pruner without one figure for each trial."""
         if len(self.objectives) > 1:
             yield ("search.pruner needs a single objective: one of several cannot decide that a "

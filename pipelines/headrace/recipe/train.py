@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -25,6 +25,7 @@ from headrace.recipe.base import (
     Name,
     Parallel,
     Place,
+    Problems,
     ScriptArguments,
     Seconds,
     Settings,
@@ -87,7 +88,7 @@ class DdpSpec(Settings):
     """Average weights periodically, not gradients in each step. A resume starts with the mean on
     all ranks: it gives slightly other weights."""
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Problems:
         """Yield keys that exclude each other."""
         if self.static_graph and self.find_unused_parameters:
             yield "static_graph finds unused weights by itself: leave out find_unused_parameters"
@@ -276,7 +277,7 @@ class TrainerSpec(Settings):
             return None
         return f"trainer.{key} works between GPUs only, in PyTorch", f"{instead}, or use GPUs."
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Problems:
         """Yield keys that exclude each other."""
         if self.max_steps == 0:
             yield "max_steps: 0 makes no training: write -1 for no limit, or 1 and more"
@@ -297,7 +298,7 @@ class TrainerSpec(Settings):
         if self.ema is not None and self.ddp.local_sgd is not None:
             yield "ema excludes ddp.local_sgd: each rank would average its own weights"
 
-    def _sharding(self) -> Iterator[str]:
+    def _sharding(self) -> Problems:
         """Yield what Lightning leaves out without a message, or refuses on the nodes."""
         if self.extra.get("sync_batchnorm"):
             yield "sync_batchnorm goes with strategy ddp: fsdp does not convert layers"
