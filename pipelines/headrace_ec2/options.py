@@ -6,16 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from headrace.recipe.base import (
-    Amount,
-    AmountFrom0,
-    Bytes,
-    Count,
-    Problems,
-    Settings,
-    Texts,
-    credentials_in,
-)
+from headrace.recipe.base import Amount, AmountFrom0, Bytes, Count, Problems, Settings, Texts
 
 Market = Literal["on-demand", "spot", "capacity-block"]
 
@@ -95,7 +86,6 @@ class Ec2Options(Settings):
 
     def problems(self) -> Problems:
         """Yield options that exclude each other."""
-        yield from credentials_in("endpoint_url", self.endpoint_url)
         if self.max_price is not None and "spot" not in self.markets:
             yield "`max_price` is for `markets: [spot]`; leave it out"
         if self.capacity_reservation is None and "capacity-block" in self.markets:

@@ -157,8 +157,8 @@ class Slurm(BatchSystem):
     @classmethod
     @override
     def check_role(cls, role: Role) -> None:
-        for problem in refused("batch.srun_options", role.batch.srun_options, _SRUN_REFUSES):
-            raise ValueError(problem)
+        if why := next(refused("batch.srun_options", role.batch.srun_options, _SRUN_REFUSES), ""):
+            raise ValueError(why)
 
     @override
     def refusal(self, spec: JobSpec) -> str:

@@ -126,6 +126,10 @@ class Settings(Record):
 
     @model_validator(mode="after")
     def _has_no_problems(self) -> Self:
+        for key, value in self:  # recipes and sites are saved with every run
+            if isinstance(value, str) and without_secrets(value) != value:
+                raise ValueError(f"'{key}' holds credentials; give them in the environment or a "
+                                 "profile, never in a URL")  # fmt: skip
         for problem in self.problems():
             raise ValueError(problem)
         return self
@@ -160,13 +164,6 @@ def _parse_duration(value: object) -> object:
     text = value.strip() if isinstance(value, str) else ""
     match = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?)\s*(s|min|m|h|d)?", text)
     return value if match is None else float(match[1]) * _DURATION_UNITS_S[match[2] or "s"]
-
-
-def credentials_in(key: str, location: str | None) -> Problems:
-    """Yield a problem if a URL holds a user or password: recipes and sites are saved with runs."""
-    if location and without_secrets(location) != location:
-        yield (f"'{key}' holds credentials; give them in the environment or a profile, never in a "
-               "URL")  # fmt: skip
 
 
 def _named(place: str) -> str:

@@ -18,7 +18,6 @@ from headrace.recipe.base import (
     Problems,
     Settings,
     Target,
-    credentials_in,
 )
 from headrace.recipe.globs import Globs
 
@@ -147,8 +146,6 @@ class DatasetSpec(Settings):
         """Yield keys that contradict each other."""
         if (self.source is None) == (self.path is None):
             yield "give either 'source' (raw samples) or 'path' (a packed dataset)"
-        yield from credentials_in("source", self.source)
-        yield from credentials_in("path", self.path)
         unused = [name for name in _OF_SOURCES if getattr(self, name) not in (None, "auto", {})]
         if self.path is not None and unused:
             yield f"'{unused[0]}' is about raw samples, but 'path' names a packed dataset; keep one"
@@ -236,7 +233,3 @@ class PackSpec(Settings):
     """Add samples that are new in the source to the dataset packed before with these settings."""
     max_quarantined: Fraction = 0.01
     """The step fails when a larger share of the samples cannot be read."""
-
-    def problems(self) -> Problems:
-        """Yield credentials in its target."""
-        return credentials_in("target", self.target)

@@ -21,7 +21,6 @@ from headrace.recipe.base import (
     Seconds,
     Settings,
     Texts,
-    credentials_in,
 )
 from headrace.recipe.batch import Batch
 
@@ -266,10 +265,6 @@ class StoreOptions(Settings):
     """Times a request is tried when the server throttles, fails or cuts the connection."""
     timeout: Annotated[Seconds, Field(gt=0)] = 60.0
     """Time without a byte from the server after which a request counts as failed."""
-
-    def problems(self) -> Problems:
-        """Yield credentials in its URL."""
-        return credentials_in("endpoint_url", self.endpoint_url)
 
 
 class Limits(Settings):

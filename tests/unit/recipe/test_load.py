@@ -249,6 +249,8 @@ URL = "s3://AKIAKEY:hid/den+1@bucket/x"
         [f"dataset.source='{URL}'"],
         [f"dataset.path={URL}", "dataset.source=null"],
         [f"pack.target={URL}"],
+        [f"train.init_from={URL}"],
+        [f"trainer.checkpoint_target={URL}"],
         [f"dataset.sorce={URL}"],
         [f"trainer.max_epochs={URL}"],
         [f"train.timeout={URL}"],
@@ -256,7 +258,19 @@ URL = "s3://AKIAKEY:hid/den+1@bucket/x"
         [f"={URL}"],
         ["dataset.source='s3://onlyhidden@bucket/x'"],
     ],
-    ids=["source", "path", "target", "unknown-key", "number", "time", "no-yaml", "no-key", "user"],
+    ids=[
+        "source",
+        "path",
+        "target",
+        "weights",
+        "copies",
+        "unknown-key",
+        "number",
+        "time",
+        "no-yaml",
+        "no-key",
+        "user",
+    ],
 )
 def test_credentials_in_an_override_are_shown_to_nobody(recipe_file, overrides):
     """The message goes to the terminal, to logs and to run folders."""
