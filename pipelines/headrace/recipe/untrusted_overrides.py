@@ -1,7 +1,7 @@
 """Check overrides of users without a shell: from Airflow's form, REST and pages.
 
-They may set keys of headrace's own models, which are typed and bounded. Below an open place, whose
-values are passed on to other code, `RULES` say what an override may set.
+They may set keys of headrace's own models, which are typed and bounded. At a place whose values are
+passed on to other code, `RULES` say what an override may set.
 """
 
 from __future__ import annotations
@@ -17,17 +17,13 @@ from headrace.recipe.overrides import key_parts, read_override
 from headrace.recipe.train import TrainerSpec
 
 _SPECIAL = re.compile(r"_(target|args|partial|recursive|convert|pairs)_")
-_OF_FILES = {
-    ("code",),
-    ("dataset", "query"),
-    *(("train", name) for name in ("script", "module", "command", "folder")),
-}
-"""Keys of code, of a query, and of a program and where it runs."""
 
 
 class Rule(Enum):
-    """What an override may set below an open place."""
+    """What an override may set at a place, and below it."""
 
+    NOTHING = "nothing"
+    """The place names code, a program or a query."""
     SWITCH = "true and false"
     """Nothing below it; the place itself is on or off."""
     FIGURES = "numbers, true, false and null"
@@ -39,30 +35,23 @@ class Rule(Enum):
 
 
 RULES = {
-    "data.augment.*": Rule.ARGUMENTS,
-    "data.collate": Rule.ARGUMENTS,
-    "data.dataset": Rule.ARGUMENTS,
-    "data.sample_transforms.*": Rule.ARGUMENTS,
-    "data.transforms.*": Rule.ARGUMENTS,
-    "dataset.reader": Rule.ARGUMENTS,
-    "evaluate.figures.*": Rule.ARGUMENTS,
-    "evaluate.metrics.*": Rule.ARGUMENTS,
-    "model": Rule.ARGUMENTS,
-    "datamodule": Rule.ARGUMENTS,
-    "suite.grid": Rule.KEYS,
-    "suite.points.*": Rule.KEYS,
-    "suite.search.pruner": Rule.ARGUMENTS,
-    "suite.search.sampler": Rule.ARGUMENTS,
-    "suite.search.space": Rule.KEYS,
-    "suite.zip": Rule.KEYS,
-    "train.function": Rule.ARGUMENTS,
-    "trainer.callbacks.*": Rule.FIGURES,
+    **dict.fromkeys((
+        "code", "dataset.query", "train.command", "train.folder", "train.module", "train.script",
+    ), Rule.NOTHING),
+    **dict.fromkeys((
+        "data.augment.*", "data.collate", "data.dataset", "data.sample_transforms.*",
+        "data.transforms.*", "dataset.reader", "evaluate.figures.*", "evaluate.metrics.*", "model",
+        "datamodule", "suite.search.pruner", "suite.search.sampler", "train.function",
+    ), Rule.ARGUMENTS),
+    **dict.fromkeys(
+        ("suite.grid", "suite.points.*", "suite.search.space", "suite.zip"), Rule.KEYS,
+    ),
+    **dict.fromkeys(
+        ("trainer.callbacks.*", "trainer.extra", "trainer.loggers.*", "vars"), Rule.FIGURES,
+    ),
     "trainer.compile": Rule.SWITCH,
-    "trainer.extra": Rule.FIGURES,
-    "trainer.loggers.*": Rule.FIGURES,
-    "vars": Rule.FIGURES,
-}
-"""Each open place of a recipe; `*` stands for an entry of a list, or a name."""
+}  # fmt: skip
+"""Places of a recipe whose values go to code of others; `*` is an entry of a list, or a name."""
 _OF_TRAINER = {field.alias or name for name, field in TrainerSpec.model_fields.items()}
 """Keys of the Trainer that are not passed on to Lightning's."""
 
@@ -135,7 +124,7 @@ def _refused(parts: tuple[str, ...], value: object) -> Iterator[tuple[str, ...]]
     rule = None if place is None else RULES[place.name]
     rest = () if place is None else place.rest
     is_special = _SPECIAL.search(f"{'.'.join(parts)}={value}") is not None
-    if is_special or {parts[:1], parts[:2]} & _OF_FILES:
+    if is_special or rule is Rule.NOTHING:
         yield parts
     elif rule is Rule.KEYS and rest:
         yield from _refused(rest, value)

@@ -258,19 +258,7 @@ URL = "s3://AKIAKEY:hid/den+1@bucket/x"
         [f"={URL}"],
         ["dataset.source='s3://onlyhidden@bucket/x'"],
     ],
-    ids=[
-        "source",
-        "path",
-        "target",
-        "weights",
-        "copies",
-        "unknown-key",
-        "number",
-        "time",
-        "no-yaml",
-        "no-key",
-        "user",
-    ],
+    ids=lambda each: each[0].partition("=")[0],
 )
 def test_credentials_in_an_override_are_shown_to_nobody(recipe_file, overrides):
     """The message goes to the terminal, to logs and to run folders."""
