@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel, JsonValue
 
 from headrace.errors import RecipeError
+from headrace.recipe import targets
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.untrusted_overrides import RULES, OpenPlace, Rule, check_from_outside, place_of
 from headrace.record import Record
@@ -59,6 +60,11 @@ def test_every_open_place_of_a_recipe_has_a_rule_and_a_row_on_the_page():
     told = {name.strip(" `"): row[3].strip() for row in rows for name in row[1].split(",")}
     assert told == {name: rule.value for name, rule in RULES.items()}
     assert all((ROOT / row[4].strip(" `")).is_file() for row in rows)
+
+
+def test_every_place_of_a_target_is_walked_over():
+    passed = {name.removesuffix(".*") for name, rule in RULES.items() if rule is Rule.ARGUMENTS}
+    assert {*passed, "trainer", "trainer.callbacks", "trainer.loggers"} == targets._AT.keys()
 
 
 class _Mapping(Record):
