@@ -25,7 +25,7 @@ BUDGETS = {
     "headrace/objects": 1486,
     "headrace/packing": 9106,
     "headrace/processes": 1365,
-    "headrace/recipe": 6054,
+    "headrace/recipe": 6060,
     "headrace/report": 122,
     "headrace/runs": 3291,
     "headrace/shards": 2796,

@@ -182,6 +182,12 @@ def _whole(size: object) -> object:
     return size
 
 
+def _bounded(size: ByteSize) -> ByteSize:
+    if size > MAX_BYTES:
+        raise ValueError(f"at most 2^60 bytes (1 EiB), not {size:.3g}")
+    return size
+
+
 def _or_text(pattern: str, about: str, **number: object) -> WithJsonSchema:
     """Return the schema of a number that may be written as text."""
     text = {"type": "string", "pattern": pattern, "description": about}
@@ -206,7 +212,7 @@ Lifetime = Annotated[Seconds | Literal["auto"], Field(union_mode="left_to_right"
 Bytes = Annotated[
     ByteSize,
     BeforeValidator(_whole),
-    Field(le=MAX_BYTES),
+    AfterValidator(_bounded),
     _or_text(
         r"^\s*(\d*\.?\d+)\s*(\w+)?", "text such as 64MiB or 2GB",
         type="integer", minimum=0, maximum=MAX_BYTES, description="bytes, from 0 to 1 EiB",
