@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from headrace.recipe.base import Amount, AmountFrom0, Bytes, Count, Settings, Texts, no_credentials
+from headrace.recipe.base import Amount, AmountFrom0, Bytes, Count, Problems, Settings, Texts
 
 Market = Literal["on-demand", "spot", "capacity-block"]
 
@@ -84,20 +84,18 @@ class Ec2Options(Settings):
         """Market of the capacity reservation; other markets do not use it."""
         return "capacity-block" if "capacity-block" in self.markets else "on-demand"
 
-    @model_validator(mode="after")
-    def _check(self) -> Ec2Options:
-        no_credentials("endpoint_url", self.endpoint_url)
+    def problems(self) -> Problems:
+        """Yield options that exclude each other."""
         if self.max_price is not None and "spot" not in self.markets:
-            raise ValueError("`max_price` is for `markets: [spot]`; leave it out")
+            yield "`max_price` is for `markets: [spot]`; leave it out"
         if self.capacity_reservation is None and "capacity-block" in self.markets:
-            raise ValueError("`markets: [capacity-block]` needs the id of the block: write it as "
-                             "`capacity_reservation`")  # fmt: skip
+            yield ("`markets: [capacity-block]` needs the id of the block: write it as "
+                   "`capacity_reservation`")  # fmt: skip
         if self.capacity_reservation is not None and self.reserved_market not in self.markets:
-            raise ValueError("spot instances cannot use a `capacity_reservation`; leave it out, or "
-                             "add `on-demand` or `capacity-block` to `markets`")  # fmt: skip
+            yield ("spot instances cannot use a `capacity_reservation`; leave it out, or add "
+                   "`on-demand` or `capacity-block` to `markets`")  # fmt: skip
         if self.disk is None and (self.disk_iops or self.disk_throughput):
-            raise ValueError("`disk_iops` and `disk_throughput` go with `disk`; write its size")
+            yield "`disk_iops` and `disk_throughput` go with `disk`; write its size"
         own = sorted(key for key in self.tags if key == "Name" or key.startswith("headrace:"))
         if own:
-            raise ValueError(f"tag '{own[0]}' is headrace's own; choose another name")
-        return self
+            yield f"tag '{own[0]}' is headrace's own; choose another name"

@@ -29,11 +29,26 @@ def all_messages() -> str:
         for call in ast.walk(tree):
             if isinstance(call, ast.Call) and call_name(call).endswith("Error") and call.args:
                 rooms[_room(path)] |= set(_messages(call, returns))
+            if isinstance(call, ast.FunctionDef) and _yields_problems(call):
+                rooms[_room(path)] |= set(_yielded(call, returns))
     return "\n".join(
         f"# {room}\n" + "".join(_block(*message) for message in sorted(messages))
         for room, messages in sorted(rooms.items())
         if messages
     )
+
+
+def _yields_problems(function: ast.FunctionDef) -> bool:
+    return function.returns is not None and ast.unparse(function.returns) == "Problems"
+
+
+def _yielded(
+    function: ast.FunctionDef, returns: dict[str, list[ast.expr]]
+) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Yield) and node.value is not None:
+            texts = texts_of(node.value, returns)
+            yield from ((text, "") for text in texts if text.strip("… "))
 
 
 def _messages(call: ast.Call, returns: dict[str, list[ast.expr]]) -> Iterator[tuple[str, str]]:

@@ -30,7 +30,7 @@ from headrace.batch.system import (
     by_id,
 )
 from headrace.errors import BatchError
-from headrace.recipe.backend import refuse
+from headrace.recipe.backend import refused
 from headrace.recipe.batch import Batch
 from headrace.recipe.site import Role
 
@@ -157,7 +157,8 @@ class Slurm(BatchSystem):
     @classmethod
     @override
     def check_role(cls, role: Role) -> None:
-        refuse("batch.srun_options", role.batch.srun_options, _SRUN_REFUSES)
+        if why := next(refused("batch.srun_options", role.batch.srun_options, _SRUN_REFUSES), ""):
+            raise ValueError(why)
 
     @override
     def refusal(self, spec: JobSpec) -> str:

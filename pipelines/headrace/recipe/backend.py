@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from headrace.entry_points import load_entry, names_in
 from headrace.errors import SiteError, UserError, nearest
+from headrace.recipe.base import Problems
 from headrace.record import Record
 
 RoleType = TypeVar("RoleType")
@@ -163,24 +164,22 @@ def option_blocks() -> Mapping[str, type[Record]]:
     return found
 
 
-def refuse(key: str, options: Iterable[str], refused: Mapping[str, str]) -> None:
-    """Refuse options that headrace sets.
+def refused(key: str, options: Iterable[str], reasons: Mapping[str, str]) -> Problems:
+    """Yield why options are malformed, or set by headrace or another key.
 
     Args:
         key: Key of the site that holds them, for users.
         options: Options as the site has them.
-        refused: Options as `-q, --queue`, and why they are refused.
-
-    Raises:
-        ValueError: An option is malformed or refused.
+        reasons: Why options are refused, by their names, as `-q, --queue`.
     """
     for option in options:
-        name = _name(option)
-        if not name:
-            raise ValueError(f"'{option}' in `{key}` is malformed; write it as '--name=value'")
-        for names, why in refused.items():
-            if {name, option.split()[0], option} & set(names.split(", ")):
-                raise ValueError(f"`{key}` must not hold '{option}': {why}")
+        found = re.match(r"--[A-Za-z][\w-]*|-[A-Za-z]", option)
+        if found is None:
+            yield f"'{option}' in `{key}` is malformed; write it as '--name=value'"
+            continue
+        for names, why in reasons.items():
+            if {found[0], option.split()[0], option} & set(names.split(", ")):
+                yield f"`{key}` must not hold '{option}': {why}"
 
 
 def known(name: str) -> str:
@@ -194,18 +193,3 @@ def known(name: str) -> str:
     except SiteError as error:
         raise ValueError(f"unknown backend. {error.hint}") from None
     return name
-
-
-def refuse_twice(options: Iterable[str], names: Mapping[str, str]) -> None:
-    """Raise ValueError for options that keys of `batch` set; `names` are options by key."""
-    keys = {option: key for key, said in names.items() for option in said.split(", ")}
-    for option in options:
-        key = keys.get(_name(option))
-        if key:
-            raise ValueError(f"`batch.options` must not hold '{option}': "
-                             f"`batch.{key}` says it already")  # fmt: skip
-
-
-def _name(option: str) -> str:
-    found = re.match(r"--[A-Za-z][\w-]*|-[A-Za-z]", option)
-    return found[0] if found else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -24,6 +24,7 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+from typing_extensions import Self
 
 from headrace.errors import shortened, without_secrets
 from headrace.record import Record
@@ -96,6 +97,10 @@ Arguments = Annotated[
 """Keyword arguments; keys of mappings inside them keep their types."""
 
 
+Problems = Iterator[str]
+"""Messages about values that contradict each other, and what to write."""
+
+
 def _strict(schema: Any) -> Any:
     """Return a schema whose numbers take no text or switch, whose whole numbers take no 1.0."""
     if isinstance(schema, list):
@@ -114,6 +119,20 @@ class Settings(Record):
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
         return _strict(handler(source))
+
+    def problems(self) -> Problems:
+        """Yield which values contradict each other; the first is reported."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _has_no_problems(self) -> Self:
+        for key, value in self:  # recipes and sites are saved with every run
+            if isinstance(value, str) and without_secrets(value) != value:
+                raise ValueError(f"'{key}' holds credentials; give them in the environment or a "
+                                 "profile, never in a URL")  # fmt: skip
+        for problem in self.problems():
+            raise ValueError(problem)
+        return self
 
 
 class Target(BaseModel):
@@ -142,19 +161,9 @@ class Target(BaseModel):
 
 
 def _parse_duration(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    match = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?)\s*(s|min|m|h|d)?", value.strip())
-    if match is None:
-        raise ValueError(f"'{shortened(value)}' is not a duration; write 90s, 30min, 4h or 2d")
-    return float(match[1]) * _DURATION_UNITS_S[match[2] or "s"]
-
-
-def no_credentials(key: str, location: str | None) -> None:
-    """Refuse a URL with a user or password in it: recipes and sites are saved with every run."""
-    if location and without_secrets(location) != location:
-        raise ValueError(f"'{key}' holds credentials; give them in the "
-                         "environment or a profile, never in a URL")  # fmt: skip
+    text = value.strip() if isinstance(value, str) else ""
+    match = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?)\s*(s|min|m|h|d)?", text)
+    return value if match is None else float(match[1]) * _DURATION_UNITS_S[match[2] or "s"]
 
 
 def _named(place: str) -> str:
@@ -179,68 +188,36 @@ def _bounded(size: ByteSize) -> ByteSize:
     return size
 
 
-_DURATION_SCHEMA = {
-    "anyOf": [
-        {
-            "type": "number",
-            "minimum": 0,
-            "maximum": MAX_SECONDS,
-            "description": "seconds, from 0 to a hundred years",
-        },
-        {
-            "type": "string",
-            "pattern": r"^\s*\d+(\.\d+)?\s*(s|min|m|h|d)?\s*$",
-            "description": "text such as 90s, 30min, 4h or 2d",
-        },
-    ]
-}
+def _or_text(pattern: str, about: str, **number: object) -> WithJsonSchema:
+    """Return the schema of a number that may be written as text."""
+    text = {"type": "string", "pattern": pattern, "description": about}
+    return WithJsonSchema({"anyOf": [number, text]})
+
 
 Seconds = Annotated[
     float,
     Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False),
     BeforeValidator(_parse_duration),
-    WithJsonSchema(_DURATION_SCHEMA),
-]
+    _or_text(
+        r"^\s*\d+(\.\d+)?\s*(s|min|m|h|d)?\s*$", "text such as 90s, 30min, 4h or 2d",
+        type="number", minimum=0, maximum=MAX_SECONDS,
+        description="seconds, from 0 to a hundred years",
+    ),
+]  # fmt: skip
 """A duration in seconds; written as a number or as `90s`, `30min`, `4h`, `2d`."""
 
-
-def _parse_lifetime(value: object) -> object:
-    seconds = value if value == "auto" else _parse_duration(value)
-    if isinstance(seconds, (int, float)) and not 0 <= seconds <= MAX_SECONDS:
-        shown = shortened(str(value))
-        raise ValueError(f"{shown} is not from 0 to 100 years; write 90s, 30min, 4h, 2d or auto")
-    return seconds
-
-
-Lifetime = Annotated[
-    float | Literal["auto"],
-    BeforeValidator(_parse_lifetime),
-    WithJsonSchema({"anyOf": [*_DURATION_SCHEMA["anyOf"], {"const": "auto"}]}),
-]
+Lifetime = Annotated[Seconds | Literal["auto"], Field(union_mode="left_to_right")]
 """A duration in seconds, as `Seconds`, or `auto` to let headrace choose."""
 
 Bytes = Annotated[
     ByteSize,
     BeforeValidator(_whole),
     AfterValidator(_bounded),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {
-                    "type": "string",
-                    "pattern": r"^\s*(\d*\.?\d+)\s*(\w+)?",
-                    "description": "text such as 64MiB or 2GB",
-                },
-                {
-                    "type": "integer",
-                    "minimum": 0,
-                    "maximum": MAX_BYTES,
-                    "description": "bytes, from 0 to 1 EiB",
-                },
-            ]
-        }
+    _or_text(
+        r"^\s*(\d*\.?\d+)\s*(\w+)?", "text such as 64MiB or 2GB",
+        type="integer", minimum=0, maximum=MAX_BYTES, description="bytes, from 0 to 1 EiB",
     ),
-]
+]  # fmt: skip
 """A size in bytes; written as a number or as `64MiB`, `2GB`."""
 
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]

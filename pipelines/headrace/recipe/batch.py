@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
-from headrace.recipe.base import Bytes, Name, Parallel, Seconds, Settings, Texts, Times
+from headrace.recipe.base import Bytes, Name, Parallel, Problems, Seconds, Settings, Texts, Times
 
 
 class Container(Settings):
@@ -115,11 +115,9 @@ class Batch(Settings):
     max_queued: Parallel | None = None
     """Most jobs of the site that wait in the queue at once; null for no limit."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Batch:
+    def problems(self) -> Problems:
+        """Yield keys that contradict each other."""
         if self.gpu_type and not self.gpus_per_node:
-            raise ValueError("`gpu_type` says which, not how many; write `gpus_per_node`, too")
+            yield "`gpu_type` says which, not how many; write `gpus_per_node`, too"
         if self.submit_as and self.login is not None:
-            raise ValueError("`login` says as whom, with `{user}` in its host; "
-                             "leave `submit_as` out")  # fmt: skip
-        return self
+            yield "`login` says as whom, with `{user}` in its host; leave `submit_as` out"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ByteSize, Field, field_validator, model_validator
+from pydantic import AfterValidator, ByteSize, Field, field_validator
 
 from headrace.recipe.base import (
     Bytes,
@@ -15,9 +15,9 @@ from headrace.recipe.base import (
     Number,
     Parallel,
     Place,
+    Problems,
     Settings,
     Target,
-    no_credentials,
 )
 from headrace.recipe.globs import Globs
 
@@ -142,50 +142,38 @@ class DatasetSpec(Settings):
     def _in_order(cls, splits: dict[Name, Fraction]) -> dict[Name, Fraction]:
         return {name: splits[name] for name in in_split_order(splits)}
 
-    @model_validator(mode="after")
-    def _check(self) -> DatasetSpec:
+    def problems(self) -> Problems:
+        """Yield keys that contradict each other."""
         if (self.source is None) == (self.path is None):
-            raise ValueError("give either 'source' (raw samples) or 'path' (a packed dataset)")
-        no_credentials("source", self.source)
-        no_credentials("path", self.path)
-        self._check_packed()
-        self._check_labels()
-        self._check_reader()
-        if abs(sum(self.splits.values()) - 1.0) > 1e-6:
-            raise ValueError(f"splits add up to {sum(self.splits.values()):g}, not to 1")
-        self._check_split_folders()
-        by_share = self.folds is not None and not self.split_folders
-        if by_share and (not self.splits.get("train") or self.splits.get("val")):
-            raise ValueError("folds cut the split 'train', and each is 'val' once: write splits "
-                             "with 'train' and without 'val': {train: 0.9, test: 0.1}")  # fmt: skip
-        return self
-
-    def _check_split_folders(self) -> None:
-        for key in ("splits", "split_field"):
-            if self.split_folders and getattr(self, key) != type(self).model_fields[key].default:
-                raise ValueError(f"both 'split_folders: true' and '{key}' are given; keep one")
-
-    def _check_packed(self) -> None:
+            yield "give either 'source' (raw samples) or 'path' (a packed dataset)"
         unused = [name for name in _OF_SOURCES if getattr(self, name) not in (None, "auto", {})]
         if self.path is not None and unused:
-            raise ValueError(f"'{unused[0]}' is about raw samples, but 'path' "
-                             "names a packed dataset; keep one")  # fmt: skip
-
-    def _check_labels(self) -> None:
-        if self.labels == "index" and self.index is None:
-            raise ValueError("labels: index needs 'index', the name of the index file")
-        if self.path_field is not None and self.index is None:
-            raise ValueError("'path_field' is a column of 'index', the index file: name that, too")
-        if self.labels == "folders" and self.index is not None:
-            raise ValueError("both an index file and labels from folders are named; keep one")
-        if self.labels == "field" and self.label_field is None:
-            raise ValueError("labels: field needs 'label_field', the name of the column or field")
-
-    def _check_reader(self) -> None:
+            yield f"'{unused[0]}' is about raw samples, but 'path' names a packed dataset; keep one"
+        yield from self._labelling()
         if self.format == "function" and self.reader is None:
-            raise ValueError("format: function needs 'reader', a function of a path")
+            yield "format: function needs 'reader', a function of a path"
         if self.reader is not None and self.format not in ("auto", "function"):
-            raise ValueError(f"both 'reader' and format '{self.format}' are given; keep one")
+            yield f"both 'reader' and format '{self.format}' are given; keep one"
+        if abs(sum(self.splits.values()) - 1.0) > 1e-6:
+            yield f"splits add up to {sum(self.splits.values()):g}, not to 1"
+        for key in ("splits", "split_field") if self.split_folders else ():
+            if getattr(self, key) != type(self).model_fields[key].default:
+                yield f"both 'split_folders: true' and '{key}' are given; keep one"
+        by_share = self.folds is not None and not self.split_folders
+        if by_share and (not self.splits.get("train") or self.splits.get("val")):
+            yield ("folds cut the split 'train', and each is 'val' once: write splits with 'train' "
+                   "and without 'val': {train: 0.9, test: 0.1}")  # fmt: skip
+
+    def _labelling(self) -> Problems:
+        """Yield keys of labels that lack another one."""
+        if self.labels == "index" and self.index is None:
+            yield "labels: index needs 'index', the name of the index file"
+        if self.path_field is not None and self.index is None:
+            yield "'path_field' is a column of 'index', the index file: name that, too"
+        if self.labels == "folders" and self.index is not None:
+            yield "both an index file and labels from folders are named; keep one"
+        if self.labels == "field" and self.label_field is None:
+            yield "labels: field needs 'label_field', the name of the column or field"
 
 
 class PackField(Settings):
@@ -245,8 +233,3 @@ class PackSpec(Settings):
     """Add samples that are new in the source to the dataset packed before with these settings."""
     max_quarantined: Fraction = 0.01
     """The step fails when a larger share of the samples cannot be read."""
-
-    @model_validator(mode="after")
-    def _check(self) -> PackSpec:
-        no_credentials("target", self.target)
-        return self

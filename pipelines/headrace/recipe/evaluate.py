@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from headrace.errors import RecipeError, nearest
-from headrace.recipe.base import MAX_COUNT, Count, Name, Number, Place, Settings, Target
+from headrace.recipe.base import MAX_COUNT, Count, Name, Number, Place, Problems, Settings, Target
 
 
 def _by_target(metrics: object) -> object:
@@ -95,18 +95,17 @@ class EvaluateSpec(Settings):
     figures: _Targets = {}
     """Figures of yours by name: callables that are given the results of all samples."""
 
-    @model_validator(mode="after")
-    def _check(self) -> EvaluateSpec:
+    def problems(self) -> Problems:
+        """Yield keys that contradict each other, and what is named twice."""
         if self.step == "test" and self.task != "custom":
-            raise ValueError("evaluate.step: test goes with task: custom, the model judges itself")
+            yield "evaluate.step: test goes with task: custom, the model judges itself"
         for key, given in (
             ("also_splits", (self.split, *self.also_splits)),
             ("also_checkpoints", self.checkpoints),
         ):
             twice = sorted({str(each) for each in given if given.count(each) > 1})
             if twice:
-                raise ValueError(f"{key} has {', '.join(twice)} again: leave it out there")
-        return self
+                yield f"{key} has {', '.join(twice)} again: leave it out there"
 
     def check_bounds(self) -> None:
         """Refuse bounds of metrics that there are not, and names that the task has itself.

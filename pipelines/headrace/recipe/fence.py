@@ -18,12 +18,11 @@ from pydantic import JsonValue
 from headrace.errors import RecipeError, warn_once
 from headrace.processes.working_folder import problem_of
 from headrace.recipe.base import Settings, Target
-from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.home import home
 from headrace.recipe.program import with_files
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
-from headrace.recipe.targets import FRAMEWORKS, targets_of, uses
+from headrace.recipe.targets import FRAMEWORKS, targets_of, uses, uses_of
 from headrace.recipe.unix_accounts import other_account
 
 _READ, _WRITTEN = ("allowed_sources",), ("allowed_outputs",)
@@ -87,9 +86,8 @@ def with_code_beside(recipe: Recipe, folder: Path) -> Recipe:
     For `train.module` it comes before an installed one, as for `python -m`. A folder that other
     accounts may change is not added; a warning gives the reason.
     """
-    found = (uses(key, each.as_config()) for key, each in targets_of(recipe).items())
     started = {(recipe.train.module or "").partition(".")[0]} - {""}
-    tops = started | {use.name.partition(".")[0] for each in found for use in each}
+    tops = started | {use.name.partition(".")[0] for use in uses_of(recipe)}
     known = [Path(each).expanduser() for each in recipe.code]
     lacking = [top for top in sorted(tops) if not any(_module(each, top) for each in known)]
     needed = [
@@ -121,21 +119,22 @@ def _module(folder: Path, top: str) -> Path | None:
 
 def absolute(recipe: Recipe) -> Recipe:
     """Return the recipe with absolute paths for those relative to this folder."""
-    changes: dict[str, object] = {"code": tuple(filter(None, map(_absolute, recipe.code)))}
+    evaluate, command = recipe.evaluate, with_files(recipe.train.command)
+    changes: dict[str, object] = {
+        "code": tuple(filter(None, map(_absolute, recipe.code))),
+        "train": recipe.train.model_copy(update={"command": command}),
+    }
     for section, name in _PATHS:
         part = changes.get(section, getattr(recipe, section))
         if isinstance(part, Settings):
             path = _absolute(getattr(part, name))
             changes[section] = part.model_copy(update={name: path})
-    changes["evaluate"] = recipe.evaluate and _located(recipe.evaluate)
-    recipe = recipe.model_copy(update=changes)
-    command = with_files(recipe.train.command)
-    return recipe.model_copy(update={"train": recipe.train.model_copy(update={"command": command})})
-
-
-def _located(spec: EvaluateSpec) -> EvaluateSpec:
-    first, *others = (_absolute(x) if x in spec.files else x for x in spec.checkpoints)
-    return spec.model_copy(update={"checkpoint": first, "also_checkpoints": tuple(others)})
+    if evaluate is not None:
+        files = evaluate.files
+        first, *others = (_absolute(x) if x in files else x for x in evaluate.checkpoints)
+        update = {"checkpoint": first, "also_checkpoints": tuple(others)}
+        changes["evaluate"] = evaluate.model_copy(update=update)
+    return recipe.model_copy(update=changes)
 
 
 def placed(key: str, value: JsonValue) -> JsonValue:

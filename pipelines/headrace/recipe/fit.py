@@ -12,8 +12,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.recipe.target_arguments import (
     check_arguments,
-    check_loggers,
-    check_metrics,
+    check_packages,
     check_reader,
     source_code,
 )
@@ -37,7 +36,7 @@ def check_packing(recipe: Recipe, site: Site) -> None:
     key = "pack_role" if recipe.dataset_path is None else "train.role"
     role = _role(recipe, site, key, recipe.packing_role)
     check_places(recipe, site)
-    check_targets(recipe, site, only="dataset.reader")
+    check_targets(recipe, site, "dataset.reader")
     check_reader(recipe, role, listed_by(site))
 
 
@@ -67,8 +66,7 @@ def check_training(recipe: Recipe, site: Site) -> None:
     check_program(recipe, site, role)
     check_arguments(recipe, role, listed_by(site))
     crops_of(recipe)
-    check_loggers(recipe, role)
-    check_metrics(recipe, role)
+    check_packages(recipe, role)
     _check_model(recipe, role)
     _check_labels(recipe)
     if recipe.reads_shards:
@@ -93,7 +91,7 @@ def check_evaluation(recipe: Recipe, site: Site) -> None:
     check_targets(recipe, site)
     check_arguments(recipe, role, listed_by(site))
     crops_of(recipe)
-    check_metrics(recipe, role)
+    check_packages(recipe, role, ["evaluate.metrics"])
     _check_model(recipe, role, trains=False)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 from omegaconf import OmegaConf
+from omegaconf.grammar_parser import parse
 from yaml import YAMLError
 
 START = "${"
@@ -35,47 +35,45 @@ def resolved(config: Any) -> Any:
         YAMLError: They are too much work: each of `a: ${b}${b}`, `b: ${c}${c}`, … doubles it.
         OmegaConfBaseException: An interpolation has no value.
     """
-    _Interpolations(OmegaConf.to_container(config, resolve=False)).check()
+    estimate = _Estimate(OmegaConf.to_container(config, resolve=False))
+    if estimate.work(()) > MAX_WORK or estimate.num_composed > MAX_COMPOSED:
+        raise YAMLError("its interpolations stand for too much; write plain values")
     try:
         return OmegaConf.to_container(config, resolve=True)
     except RecursionError:
         raise YAMLError("its interpolations lead on without end") from None
 
 
-class _Interpolations:
+class _Estimate:
     """Estimates the work of interpolations before any is resolved; an upper bound for most."""
 
     def __init__(self, content: Any) -> None:
         self._root = content
         self._known: dict[tuple[Any, ...], int] = {}
-        self._num_composed = 0
+        self.num_composed = 0
 
-    def check(self) -> None:
-        if self._of(self._root, ()) > MAX_WORK or self._num_composed > MAX_COMPOSED:
-            raise YAMLError("its interpolations stand for too much; write plain values")
-
-    def _of(self, value: Any, path: tuple[Any, ...]) -> int:
+    def work(self, path: tuple[Any, ...]) -> int:
+        """Return the work of the value at a path, in plain values."""
         if path not in self._known:
             self._known[path] = 0  # OmegaConf reports a cycle
-            self._known[path] = self._counted(value, path)
+            value = self._value(path)
+            if isinstance(value, str):
+                own = 1 + len(value) // _OF_CHARS
+                self._known[path] = own + (self._followed(value, path) if START in value else 0)
+            else:
+                keys = range(len(value)) if isinstance(value, list) else value
+                inner = keys if isinstance(value, list | dict) else ()
+                self._known[path] = 1 + sum(self.work((*path, key)) for key in inner)
         return self._known[path]
 
-    def _counted(self, value: Any, path: tuple[Any, ...]) -> int:
-        if isinstance(value, str):
-            own = 1 + len(value) // _OF_CHARS
-            return own + (self._followed(value, path) if START in value else 0)
-        items = dict(enumerate(value)) if isinstance(value, list) else value
-        inner = items.items() if isinstance(items, Mapping) else ()
-        return 1 + sum(self._of(each, (*path, key)) for key, each in inner)
-
     def _followed(self, text: str, path: tuple[Any, ...]) -> int:
-        self._num_composed += len(re.findall(r"\$\{[\w.\[\]-]*\$\{", text))
+        self.num_composed += len(re.findall(r"\$\{[\w.\[\]-]*\$\{", text))
         work = _OF_ONE * text.count(START)
         for dots, name in _NAMES.findall(text):
             start = path[: max(0, len(path) - len(dots))] if dots else ()
             found = self._at(start, name)
             if found is not None and found != path[: len(found)]:
-                work += self._of(self._value(found), found)
+                work += self.work(found)
             if work > MAX_WORK:
                 break
         return work
@@ -110,7 +108,7 @@ def with_environment(value: Any) -> Any:
         return [with_environment(each) for each in value]
     if not isinstance(value, str) or START not in value:
         return value
-    parts = list(_parts(value))
+    parts = [part.getText() for part in parse(value).getChild(0).getChildren()]
     if len(parts) == 1:
         return _known(parts[0])
     return "".join(str(_known(part)) for part in parts)
@@ -122,21 +120,3 @@ def _known(part: str) -> Any:
         return part
     value = OmegaConf.create({"value": part})["value"]
     return value.replace(START, rf"\{START}") if isinstance(value, str) else value
-
-
-def _parts(text: str) -> Iterator[str]:
-    """Yield the outermost interpolations and the texts between them."""
-    begin = depth = 0
-    for found in re.finditer(r"\\\$\{|\$\{|[{}]", text):
-        word = found[0]
-        if word == START and depth == 0:
-            if found.start() > begin:
-                yield text[begin : found.start()]
-            begin = found.start()
-        if depth or word == START:
-            depth += {"}": -1}.get(word, 1)
-            if depth == 0:
-                yield text[begin : found.end()]
-                begin = found.end()
-    if begin < len(text):
-        yield text[begin:]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # sites are read without the classes of recipes
 
 
 Model = TypeVar("Model", bound=BaseModel)
+Content = TypeVar("Content")
 
 BUILT_IN = Path(__file__).parent / "builtin"
 """Folder of the recipes and sites that come with headrace."""
@@ -60,18 +61,29 @@ def written(kind: str) -> dict[str, Mapping[str, Any]]:
     found = {}
     for name, file in available(kind).items():
         with suppress(OSError):
-            found[name] = _written_as_of(file, file.stat().st_mtime_ns)
+            found[name] = read_once(_written, file)
     return found
 
 
+def read_once(read: Callable[[str], Content], file: Path) -> Content:
+    """Return what `read` makes of a file by its path; it is called again if the file changed."""
+    stat = file.stat()
+    content: Content = _read_as_of(read, str(file), stat.st_ino, stat.st_mtime_ns, stat.st_size)
+    return content
+
+
 @lru_cache(maxsize=256)
-def _written_as_of(file: Path, _version: int) -> Mapping[str, Any]:
+def _read_as_of(read: Callable[[str], Any], file: str, *_version: int) -> Any:
+    return read(file)
+
+
+def _written(file: str) -> Mapping[str, Any]:
     from yaml import YAMLError
 
     from headrace.recipe.yaml_text import parsed
 
     with suppress(UnicodeDecodeError, YAMLError):
-        content = parsed(file.read_text(encoding="utf-8"))
+        content = parsed(Path(file).read_text(encoding="utf-8"))
         return content if isinstance(content, Mapping) else {}
     return {}
 
@@ -202,16 +214,8 @@ def _site_content(path: Path, asked: str) -> Any:
 def site_now(name_or_path: str) -> Site:
     """Return a site as `load_site`; it is read again only if its file changed."""
     file = locate("sites", name_or_path).absolute()
-    try:
-        stat = file.stat()
-    except OSError as error:
-        raise SiteError(f"{file} cannot be read: {error.strerror or error}") from error
-    return _site_as_of(file, (stat.st_ino, stat.st_mtime_ns, stat.st_size))
-
-
-@lru_cache(maxsize=64)
-def _site_as_of(file: Path, _version: tuple[int, ...]) -> Site:
-    return load_site(str(file))
+    with _blaming(file, str(file), SiteError):
+        return read_once(load_site, file)
 
 
 def parse(kind: type[Model], content: Mapping[str, Any], origin: str) -> Model:

@@ -14,6 +14,7 @@ from headrace.recipe.base import (
     CountFrom0,
     Name,
     Places,
+    Problems,
     Seed,
     Settings,
     Target,
@@ -39,11 +40,10 @@ class StageSpec(Settings):
     overlap: bool = False
     """Training starts when the first shards are in; the rest comes while it runs."""
 
-    @model_validator(mode="after")
-    def _check(self) -> StageSpec:
+    def problems(self) -> Problems:
+        """Yield keys that exclude each other."""
         if self.overlap and self.partial:
-            raise ValueError("overlap stages the whole dataset: set partial to false")
-        return self
+            yield "overlap stages the whole dataset: set partial to false"
 
 
 class RetryPolicy(Settings):
@@ -104,34 +104,32 @@ class DataSpec(Settings):
     augment: Targets = ()
     """Callables `batch -> batch`, applied after `transforms` in training only."""
 
-    @model_validator(mode="after")
-    def _check(self) -> DataSpec:
+    def problems(self) -> Problems:
+        """Yield keys that exclude each other."""
         weighted = self.sampling != "uniform"
         if weighted and (self.shuffle_window is not None or not self.shuffle):
-            raise ValueError(f"sampling '{self.sampling}' draws from the whole split: "
-                             "it goes with shuffle: true and without shuffle_window")  # fmt: skip
+            yield (f"sampling '{self.sampling}' draws from the whole split: it goes with shuffle: "
+                   "true and without shuffle_window")  # fmt: skip
         if self.samples_per_epoch is not None and not weighted:
-            raise ValueError("samples_per_epoch goes with sampling balanced or by weights")
+            yield "samples_per_epoch goes with sampling balanced or by weights"
         if self.shuffle_window is not None and not self.shuffle:
-            raise ValueError("shuffle_window goes with shuffle: true")
+            yield "shuffle_window goes with shuffle: true"
         if self.dataset is not None and (weighted or self.shuffle_window is not None):
-            raise ValueError("dataset of your own goes with sampling: uniform "
-                             "and without shuffle_window: its items are not "
-                             "those that shards hold")  # fmt: skip
+            yield ("dataset of your own goes with sampling: uniform and without shuffle_window: "
+                   "its items are not those that shards hold")  # fmt: skip
         if self.collate is not None and self.batch is not None:
-            raise ValueError("batch names fields, and collate forms the batch: leave one out")
+            yield "batch names fields, and collate forms the batch: leave one out"
         per_sample = self.sample_transforms or self.collate or self.dataset
         if self.decode == "gpu" and per_sample:
-            raise ValueError("decode: gpu decodes whole batches: leave out sample_transforms, "
-                             "collate and dataset, which take samples")  # fmt: skip
+            yield ("decode: gpu decodes whole batches: leave out sample_transforms, collate and "
+                   "dataset, which take samples")  # fmt: skip
         crops_only = all(each.target == CROP for each in self.sample_transforms)
         has_python = not crops_only or self.collate or self.dataset
         if self.workers not in ("auto", 0) and not has_python:
-            raise ValueError(f"workers: {self.workers} goes with sample_transforms, collate or "
-                             "dataset: threads do all else faster; write auto or 0")  # fmt: skip
+            yield (f"workers: {self.workers} goes with sample_transforms, collate or dataset: "
+                   "threads do all else faster; write auto or 0")  # fmt: skip
         if self.read_ahead is not None and self.read_ahead < (self.shuffle_window or 1):
-            raise ValueError("read_ahead must be at least shuffle_window: batches span two windows")
-        return self
+            yield "read_ahead must be at least shuffle_window: batches span two windows"
 
 
 _ACCURACY = (Objective(metric="accuracy", mode="max"),)
@@ -230,93 +228,6 @@ class Recipe(Settings):
         is_judged = content.get("dataset") and content.get("model") is not None
         return content if is_judged else {**content, "evaluate": None}
 
-    @model_validator(mode="after")
-    def _check(self) -> Recipe:
-        train = self.train
-        trains = (self.model, train.script, train.module, train.command or None, train.function)
-        if sum(each is not None for each in trains) != 1:
-            raise ValueError("give one of 'model', 'train.script', 'train.module', "
-                             "'train.command' and 'train.function'")  # fmt: skip
-        if not train.is_script and (train.args or train.folder is not None):
-            key = "train.args" if train.args else "train.folder"
-            raise ValueError(f"{key} goes with 'train.script', 'train.module' or 'train.command'")
-        if self.datamodule is not None and (self.dataset is not None or self.model is None):
-            raise ValueError("'datamodule' goes with 'model' and without 'dataset'")
-        if self.dataset is None:
-            self._check_without_dataset()
-        if self.model is None:
-            self._check_own()
-        if self.stage.overlap:
-            self._check_overlap()
-        self._check_checkpoints()
-        if self.data.dataset is not None and (self.stage.overlap or self.stage.partial):
-            raise ValueError("data.dataset may read any sample at any time: set stage.overlap and "
-                             "stage.partial to false")  # fmt: skip
-        if self.data.workers not in ("auto", 0) and (self.stage.overlap or self.stage.partial):
-            raise ValueError("data.workers need all shards on the node: write auto or 0, or set "
-                             "stage.overlap and stage.partial to false")  # fmt: skip
-        self._check_suite()
-        if self.dataset is not None and self.dataset.source is not None:
-            self._check_fold(self.dataset)
-            self._check_evaluated(self.dataset)
-        return self
-
-    def _check_without_dataset(self) -> None:
-        """Refuse keys that need samples."""
-        if self.model is not None and self.evaluate is not None:
-            raise ValueError("evaluate scores samples of a 'dataset': set evaluate: null; what the "
-                             "model logs in validation is recorded")  # fmt: skip
-        if self.model is not None and self.data != DataSpec():
-            raise ValueError("'data' says how samples of a 'dataset' become batches: leave it out, "
-                             "or write a dataset")  # fmt: skip
-        if self.model is not None and self.trainer.scale_lr is not None:
-            raise ValueError("trainer.scale_lr goes with data.global_batch_size of a 'dataset'")
-        if self.data.fold is not None or self._runs_all_folds:
-            key = "suite.folds" if self._runs_all_folds else "data.fold"
-            raise ValueError(f"{key} is given, but the recipe has no dataset to "
-                             "cut into folds: leave it out, or write a dataset "
-                             "with folds")  # fmt: skip
-
-    def _check_suite(self) -> None:
-        if self.suite and self.suite.search and not self.sought:
-            raise ValueError("suite.search seeks nothing: set trainer.monitor, as in val_loss, or "
-                             "suite.objectives")  # fmt: skip
-        if self._runs_all_folds and self.dataset is not None and self.dataset.folds is None:
-            raise ValueError("suite.folds goes with dataset.folds, the number of folds to pack")
-
-    def _check_own(self) -> None:
-        """Refuse keys that need a 'model'."""
-        own = "script" if self.train.function is None else "function"
-        if self.train.init_from is not None:
-            raise ValueError(f"train.init_from goes with 'model': a {own} loads weights by itself")
-        if self.trainer.checkpoint_target is not None:
-            raise ValueError(f"trainer.checkpoint_target goes with 'model', not with a {own}")
-        if self.evaluate is not None:
-            raise ValueError(f"a training {own} has no model to evaluate: set 'evaluate: null'")
-        if self.dataset is None and any(
-            "{dataset}" in text for text in (*self.train.command, *self.train.words)
-        ):
-            raise ValueError("train.args name {dataset}, but the recipe has no dataset")
-        if self.data.on_bad_shard == "skip":
-            raise ValueError(f"data.on_bad_shard: skip goes with 'model': a {own} reads by itself")
-        if self.train.function is not None and (
-            self.train.nodes or 1,
-            self.train.ranks_per_node or 1,
-        ) != (1, 1):
-            raise ValueError("train.function is called once: leave train.nodes "
-                             "and ranks_per_node out")  # fmt: skip
-
-    def _check_checkpoints(self) -> None:
-        if self.evaluate is None:
-            return
-        if "best" in self.evaluate.checkpoints and not self.trainer.monitor:
-            raise ValueError("evaluate.checkpoint is 'best', by no metric: set "
-                             "trainer.monitor, as in val_loss")  # fmt: skip
-        last = max(self.evaluate.steps, default=0)
-        if 0 <= self.trainer.max_steps < last:
-            raise ValueError(f"evaluate.checkpoint is {last}, but training ends "
-                             f"after trainer.max_steps: {self.trainer.max_steps}")  # fmt: skip
-
     @property
     def dataset_path(self) -> str | None:
         """Folder or URL of an already packed dataset; None if the recipe names none."""
@@ -331,32 +242,99 @@ class Recipe(Settings):
     def _runs_all_folds(self) -> bool:
         return self.suite is not None and self.suite.folds
 
-    def _check_fold(self, dataset: DatasetSpec) -> None:
-        fold, folds = self.data.fold, dataset.folds
-        if fold is None:
-            return
-        if folds is None:
-            raise ValueError(f"data.fold is {fold}, but the dataset is packed without folds: "
-                             "set dataset.folds, or data.fold to null")  # fmt: skip
-        if fold >= folds:
-            raise ValueError(f"data.fold is {fold}, but dataset.folds is {folds}: "
-                             f"give one from 0 to {folds - 1}")  # fmt: skip
+    def problems(self) -> Problems:
+        """Yield keys of one section that contradict those of another."""
+        train = self.train
+        trains = (self.model, train.script, train.module, train.command or None, train.function)
+        if sum(each is not None for each in trains) != 1:
+            yield ("give one of 'model', 'train.script', 'train.module', 'train.command' and "
+                   "'train.function'")  # fmt: skip
+        if not train.is_script and (train.args or train.folder is not None):
+            key = "train.args" if train.args else "train.folder"
+            yield f"{key} goes with 'train.script', 'train.module' or 'train.command'"
+        if self.datamodule is not None and (self.dataset is not None or self.model is None):
+            yield "'datamodule' goes with 'model' and without 'dataset'"
+        yield from self._lacking_dataset() if self.dataset is None else ()
+        yield from self._lacking_model() if self.model is None else ()
+        yield from self._staging()
+        yield from self._judging()
+        if self.dataset is not None and self.dataset.source is not None:
+            yield from self._splitting(self.dataset)
 
-    def _check_evaluated(self, dataset: DatasetSpec) -> None:
-        splits, folds = dataset.splits, dataset.folds
+    def _lacking_dataset(self) -> Problems:
+        """Yield keys that need samples."""
+        if self.model is not None and self.evaluate is not None:
+            yield ("evaluate scores samples of a 'dataset': set evaluate: null; what the model "
+                   "logs in validation is recorded")  # fmt: skip
+        if self.model is not None and self.data != DataSpec():
+            yield ("'data' says how samples of a 'dataset' become batches: leave it out, or write "
+                   "a dataset")  # fmt: skip
+        if self.model is not None and self.trainer.scale_lr is not None:
+            yield "trainer.scale_lr goes with data.global_batch_size of a 'dataset'"
+        if self.data.fold is not None or self._runs_all_folds:
+            key = "suite.folds" if self._runs_all_folds else "data.fold"
+            yield (f"{key} is given, but the recipe has no dataset to cut into folds: leave it "
+                   "out, or write a dataset with folds")  # fmt: skip
+
+    def _lacking_model(self) -> Problems:
+        """Yield keys that need a 'model'."""
+        train, own = self.train, "script" if self.train.function is None else "function"
+        if train.init_from is not None:
+            yield f"train.init_from goes with 'model': a {own} loads weights by itself"
+        if self.trainer.checkpoint_target is not None:
+            yield f"trainer.checkpoint_target goes with 'model', not with a {own}"
+        if self.evaluate is not None:
+            yield f"a training {own} has no model to evaluate: set 'evaluate: null'"
+        if self.dataset is None and any("{dataset}" in x for x in (*train.command, *train.words)):
+            yield "train.args name {dataset}, but the recipe has no dataset"
+        if self.data.on_bad_shard == "skip":
+            yield f"data.on_bad_shard: skip goes with 'model': a {own} reads by itself"
+        if train.function and {train.nodes or 1, train.ranks_per_node or 1} != {1}:
+            yield "train.function is called once: leave train.nodes and ranks_per_node out"
+
+    def _staging(self) -> Problems:
+        """Yield keys that need all shards on the node when training starts."""
+        stage, data = self.stage, self.data
+        if stage.overlap and self.model is None:
+            yield "stage.overlap goes with 'model': your own code expects all shards"
+        if stage.overlap and data.sampling != "uniform":
+            yield (f"stage.overlap goes with data.sampling uniform: '{data.sampling}' draws "
+                   "from the whole split at once")  # fmt: skip
+        if data.dataset is not None and (stage.overlap or stage.partial):
+            yield ("data.dataset may read any sample at any time: set stage.overlap and "
+                   "stage.partial to false")  # fmt: skip
+        if data.workers not in ("auto", 0) and (stage.overlap or stage.partial):
+            yield ("data.workers need all shards on the node: write auto or 0, or set "
+                   "stage.overlap and stage.partial to false")  # fmt: skip
+
+    def _judging(self) -> Problems:
+        """Yield keys by which nothing can be compared, or that name no checkpoint."""
+        evaluate, suite = self.evaluate, self.suite
+        if evaluate and "best" in evaluate.checkpoints and not self.trainer.monitor:
+            yield "evaluate.checkpoint is 'best', by no metric: set trainer.monitor, as in val_loss"
+        last = max(evaluate.steps, default=0) if evaluate else 0
+        if 0 <= self.trainer.max_steps < last:
+            yield (f"evaluate.checkpoint is {last}, but training ends after trainer.max_steps: "
+                   f"{self.trainer.max_steps}")  # fmt: skip
+        if suite and suite.search and not self.sought:
+            yield ("suite.search seeks nothing: set trainer.monitor, as in val_loss, or "
+                   "suite.objectives")  # fmt: skip
+        if self._runs_all_folds and self.dataset is not None and self.dataset.folds is None:
+            yield "suite.folds goes with dataset.folds, the number of folds to pack"
+
+    def _splitting(self, dataset: DatasetSpec) -> Problems:
+        """Yield folds and splits that the dataset is packed without."""
+        fold, folds, splits = self.data.fold, dataset.folds, dataset.splits
+        if fold is not None and folds is None:
+            yield (f"data.fold is {fold}, but the dataset is packed without folds: set "
+                   "dataset.folds, or data.fold to null")  # fmt: skip
+        if fold is not None and folds is not None and fold >= folds:
+            yield (f"data.fold is {fold}, but dataset.folds is {folds}: give one from 0 to "
+                   f"{folds - 1}")  # fmt: skip
         own = (self.evaluate.split, *self.evaluate.also_splits) if self.evaluate else ()
         for split in (each for each in own if each not in splits):
             if folds is None or split != VALIDATION:
-                known = ", ".join(splits)
-                raise ValueError(f"evaluate.split is '{split}', but dataset.splits has {known}")
-            if self.data.fold is None and not self._runs_all_folds:
-                raise ValueError("evaluate.split is 'val', which is one of the folds: "
-                                 f"set data.fold, from 0 to {folds - 1}")  # fmt: skip
-
-    def _check_overlap(self) -> None:
-        if self.model is None:
-            raise ValueError("stage.overlap goes with 'model': your own code expects all shards")
-        if self.data.sampling != "uniform":
-            raise ValueError("stage.overlap goes with data.sampling uniform: "
-                             f"'{self.data.sampling}' draws from the whole split "
-                             "at once")  # fmt: skip
+                yield f"evaluate.split is '{split}', but dataset.splits has {', '.join(splits)}"
+            elif fold is None and not self._runs_all_folds:
+                yield ("evaluate.split is 'val', which is one of the folds: set data.fold, from 0 "
+                       f"to {folds - 1}")  # fmt: skip

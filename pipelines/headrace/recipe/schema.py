@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
-import inspect
-import itertools
-import textwrap
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic._internal._docs_extraction import extract_docstrings_from_cls
 from pydantic.json_schema import JsonSchemaValue
 
 from headrace.errors import UnknownNameError, nearest, shortened
@@ -172,25 +169,11 @@ def meanings(model: type[BaseModel]) -> dict[str, str]:
     parts = [each for each in reversed(model.__mro__) if each not in BaseModel.__mro__]
     texts: dict[str, str] = {}
     for part in parts:
-        texts |= _texts_in(part)
+        texts |= extract_docstrings_from_cls(part, use_inspect=True)
     fields = {name: field.alias or name for name, field in model.model_fields.items()}
     found = {key: texts[name] for name, key in fields.items() if name in texts}
     blocks = option_blocks() if model is Role else {}
     return found | {name: options.__doc__ or "" for name, options in blocks.items()}
-
-
-def _texts_in(kind: type) -> dict[str, str]:
-    (parsed,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assignments = itertools.pairwise(parsed.body) if isinstance(parsed, ast.ClassDef) else ()
-    return {
-        field.target.id: inspect.cleandoc(text.value.value)
-        for field, text in assignments
-        if isinstance(field, ast.AnnAssign)
-        and isinstance(field.target, ast.Name)
-        and isinstance(text, ast.Expr)
-        and isinstance(text.value, ast.Constant)
-        and isinstance(text.value.value, str)
-    }
 
 
 class WithMeanings(WithOptions):

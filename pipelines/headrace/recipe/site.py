@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import InitErrorDetails
 
 from headrace.errors import SiteError
-from headrace.recipe.backend import backend_of, known, option_blocks, refuse, refuse_twice
+from headrace.recipe.backend import backend_of, known, option_blocks, refused
 from headrace.recipe.base import (
     Amount,
     AmountFrom0,
@@ -17,13 +17,12 @@ from headrace.recipe.base import (
     Member,
     Name,
     Parallel,
+    Problems,
     Seconds,
     Settings,
     Texts,
-    no_credentials,
 )
 from headrace.recipe.batch import Batch
-from headrace.record import Record
 
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 Secrets = Annotated[
@@ -58,13 +57,12 @@ class NodePrice(Settings):
     as_of: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")] | None = None
     """Date of the price, such as `2026-06-17`."""
 
-    @model_validator(mode="after")
-    def _check(self) -> NodePrice:
+    def problems(self) -> Problems:
+        """Yield that it lacks a rate."""
         rates = (self.usd_per_node_hour, self.usd_per_gpu_hour, self.usd_per_core_hour)
         if all(rate is None for rate in rates):
-            raise ValueError("no rate is given; write `usd_per_node_hour`, `usd_per_gpu_hour` or "
-                             "`usd_per_core_hour`, which may be 0")  # fmt: skip
-        return self
+            yield ("no rate is given; write `usd_per_node_hour`, `usd_per_gpu_hour` or "
+                   "`usd_per_core_hour`, which may be 0")  # fmt: skip
 
     def usd_per_hour(self, gpus: int, cpus: int) -> float:
         """Return US dollars an hour of a node with a number of GPUs and CPUs."""
@@ -126,8 +124,8 @@ class Role(Settings):
     launcher_options: Texts = ()
     """Further options of the launcher, such as `--mpi=pmix`."""
 
-    @model_validator(mode="after")
-    def _read_options(self) -> Role:
+    def model_post_init(self, _: object) -> None:
+        """Read the options of its backend by the model of these."""
         given = self.__pydantic_extra__ or {}
         for key, value in tuple(given.items()):
             options = backend_of(self.backend).options if key == self.backend else None
@@ -139,64 +137,54 @@ class Role(Settings):
             elif options is None:
                 raise ValueError(f"backend '{key}' and the key `{key}` go together; write both or "
                                  "neither")  # fmt: skip
-            else:
-                given[key] = _valid(options, key, value)
-        return self
+            else:  # a mapping, so that errors have the key in their place
+                given |= TypeAdapter(dict[str, options]).validate_python({key: value})  # type: ignore[valid-type]
 
-    @model_validator(mode="after")
-    def _check_backend(self) -> Role:
-        """Refuse keys that the backend lacks, and options that contradict other keys."""
-        name, batch, backend = self.backend, self.batch, backend_of(self.backend)
-        if self.is_here and batch != Batch():
-            raise ValueError(f"backend '{name}' has no queue; leave `batch` out or name another")
-        given = {key for key, value in batch if value} & batch.model_fields_set
-        refuse("batch.options", batch.options, backend.refuses)
-        refuse("host_options", self.host_options, backend.refuses)
-        for key in sorted(given & backend.lacks.keys()):
-            raise ValueError(f"backend '{name}' has no `batch.{key}`: {backend.lacks[key]}")
-        refuse_twice(batch.options, {key: backend.sets.get(key, "") for key in given})
-        backend.check_role(self)
-        if self.host == "job" and (self.kind == "gang" or not backend.hosts_in_jobs):
-            raise ValueError("`host: job` is for pools on a batch system; leave it out")
-        if batch.hosts and not backend.takes_hosts:
-            raise ValueError(f"`batch.hosts` is for backend 'ssh', not '{name}'")
-        if self.kind not in backend.kinds:
-            (kind,) = backend.kinds
-            raise ValueError(f"backend '{name}' gives {kind}s only; write `kind: {kind}`")
-        if self.launcher is not None and self.launcher not in backend.launchers:
-            raise ValueError(f"launcher '{self.launcher}' needs backend 'slurm', not '{name}'")
-        return self
-
-    @model_validator(mode="after")
-    def _check(self) -> Role:
+    def problems(self) -> Problems:
+        """Yield keys that the backend lacks, and options that contradict other keys."""
+        yield from self._asking()
         if self.price and self.price.usd_per_gpu_hour and not self.batch.gpus_per_node:
-            raise ValueError("`price.usd_per_gpu_hour` needs `batch.gpus_per_node`; write that, "
-                             "too, or `price.usd_per_node_hour`")  # fmt: skip
+            yield ("`price.usd_per_gpu_hour` needs `batch.gpus_per_node`; write that, too, or "
+                   "`price.usd_per_node_hour`")  # fmt: skip
         if self.host_options and self.host != "job":
-            raise ValueError("`host_options` are for `host: job`; leave them out or write that too")
-        return self
-
-    @model_validator(mode="after")
-    def _check_launcher(self) -> Role:
+            yield "`host_options` are for `host: job`; leave them out or write that too"
         if self.batch.submit_as and (self.kind, self.host) == ("pool", "control"):
-            raise ValueError("`batch.submit_as` needs `host: job`, since hosts run users' code")
+            yield "`batch.submit_as` needs `host: job`, since hosts run users' code"
         if self.launcher_options and self.launcher is None:
-            raise ValueError("`launcher_options` are for a `launcher`; name it, or leave them out")
+            yield "`launcher_options` are for a `launcher`; name it, or leave them out"
         container = self.batch.container
         if self.launcher is not None and container is not None and container.runtime != "none":
-            raise ValueError(f"'{self.launcher}' starts no ranks in a container; leave out one")
-        return self
-
-    @model_validator(mode="after")
-    def _check_lifetime(self) -> Role:
+            yield f"'{self.launcher}' starts no ranks in a container; leave out one"
         is_auto = isinstance(self.lifetime, str)
         if is_auto and self.shares_machines:
-            raise ValueError(f"backend '{self.backend}' has no queue; write `lifetime` as a time")
+            yield f"backend '{self.backend}' has no queue; write `lifetime` as a time"
         if is_auto and self.node_lifetime is not None:
-            raise ValueError("`lifetime: auto` chooses `node_lifetime`, too; leave that out")
+            yield "`lifetime: auto` chooses `node_lifetime`, too; leave that out"
         if self.lifetime_max is not None and not is_auto:
-            raise ValueError("`lifetime_max` goes with `lifetime: auto`; leave it out")
-        return self
+            yield "`lifetime_max` goes with `lifetime: auto`; leave it out"
+
+    def _asking(self) -> Problems:
+        """Yield what its backend cannot give."""
+        name, batch, backend = self.backend, self.batch, backend_of(self.backend)
+        if self.is_here and batch != Batch():
+            yield f"backend '{name}' has no queue; leave `batch` out or name another"
+        given = {key for key, value in batch if value} & batch.model_fields_set
+        yield from refused("batch.options", batch.options, backend.refuses)
+        yield from refused("host_options", self.host_options, backend.refuses)
+        for key in sorted(given & backend.lacks.keys()):
+            yield f"backend '{name}' has no `batch.{key}`: {backend.lacks[key]}"
+        by_key = {backend.sets.get(key, ""): f"`batch.{key}` says it already" for key in given}
+        yield from refused("batch.options", batch.options, by_key)
+        backend.check_role(self)
+        if self.host == "job" and (self.kind == "gang" or not backend.hosts_in_jobs):
+            yield "`host: job` is for pools on a batch system; leave it out"
+        if batch.hosts and not backend.takes_hosts:
+            yield f"`batch.hosts` is for backend 'ssh', not '{name}'"
+        if self.kind not in backend.kinds:
+            (kind,) = backend.kinds
+            yield f"backend '{name}' gives {kind}s only; write `kind: {kind}`"
+        if self.launcher is not None and self.launcher not in backend.launchers:
+            yield f"launcher '{self.launcher}' needs backend 'slurm', not '{name}'"
 
     @property
     def own_options(self) -> Any:
@@ -240,19 +228,6 @@ class Role(Settings):
         return max(self.threads_per_node, self.ranks_per_node * self.threads_per_rank)
 
 
-def _valid(options: type[Record], key: str, value: Any) -> Record:
-    """A part of a role, read by the model of its backend; errors tell their place in the role."""
-    try:
-        return options.model_validate(value)
-    except ValidationError as error:
-        problems = [
-            InitErrorDetails(type=each["type"], loc=(key, *each["loc"]), input=each["input"],
-                             ctx=each.get("ctx", {}))
-            for each in error.errors()
-        ]  # fmt: skip
-        raise ValidationError.from_exception_data(error.title, problems) from None
-
-
 class Tier(Settings):
     """A place on every node for staged shards, or memory of the GPUs for the training split."""
 
@@ -290,11 +265,6 @@ class StoreOptions(Settings):
     """Times a request is tried when the server throttles, fails or cuts the connection."""
     timeout: Annotated[Seconds, Field(gt=0)] = 60.0
     """Time without a byte from the server after which a request counts as failed."""
-
-    @model_validator(mode="after")
-    def _check(self) -> StoreOptions:
-        no_credentials("endpoint_url", self.endpoint_url)
-        return self
 
 
 class Limits(Settings):
@@ -388,22 +358,20 @@ class Site(Settings):
         """The first one if it has no folder: memory of GPUs."""
         return None if self.all_tiers[0].folder else self.all_tiers[0]
 
-    @model_validator(mode="after")
-    def _check(self) -> Site:
+    def problems(self) -> Problems:
+        """Yield tiers and variables that exclude each other."""
         bare = [tier.name for tier in self.all_tiers if not tier.folder]
         if bare not in ([], ["gpu"]) or (bare and self.gpu_tier is None) or not self.tiers:
-            raise ValueError(f"tier '{bare[-1]}' has no folder: only a first tier `gpu`, memory of "
-                             "GPUs, has none, and tiers with a folder follow")  # fmt: skip
+            yield (f"tier '{bare[-1]}' has no folder: only a first tier `gpu`, memory of GPUs, has "
+                   "none, and tiers with a folder follow")  # fmt: skip
         names = [tier.name for tier in self.all_tiers]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"more than one of the tiers is named '{twice[0]}'; "
-                             "give each its own name")  # fmt: skip
+            yield f"more than one of the tiers is named '{twice[0]}'; give each its own name"
         for name, role in self.roles.items():
             if both := sorted(self.secrets.keys() & role.env.keys()):
-                raise ValueError(f"'{both[0]}' is in `secrets` and in `env` of role {name}; "
-                                 "leave it out of one")  # fmt: skip
+                yield (f"'{both[0]}' is in `secrets` and in `env` of role {name}; leave it out of "
+                       "one")  # fmt: skip
         whose = {role.batch.submit_as for role in self.roles.values()}
         if "{user}" in whose and "{user}" not in self.folder:
-            raise ValueError("`batch.submit_as` needs `{user}` in `folder`: one for each user")
-        return self
+            yield "`batch.submit_as` needs `{user}` in `folder`: one for each user"

@@ -12,6 +12,7 @@ from headrace.recipe.base import (
     Count,
     Parallel,
     Place,
+    Problems,
     Seconds,
     Seed,
     Settings,
@@ -122,27 +123,25 @@ class SuiteSpec(Settings):
     keep_checkpoints: Literal["all", "best", "none"] = "all"
     """Succeeded trials whose checkpoints are kept: all, the best one, or none."""
 
-    @model_validator(mode="after")
-    def _check(self) -> SuiteSpec:
+    def problems(self) -> Problems:
+        """Yield keys that exclude each other."""
         lengths = {key: len(values) for key, values in self.zip.items()}
         if len(set(lengths.values())) > 1:
             counts = ", ".join(f"{key} has {count}" for key, count in lengths.items())
-            raise ValueError(f"keys of zip must have equally many values: {counts}")
+            yield f"keys of zip must have equally many values: {counts}"
         if self.search and (self.grid or self.zip or self.points or self.file):
-            raise ValueError("search excludes grid, zip, points and file: a list "
-                             "of values in search.space is a choice of the "
-                             "sampler's")  # fmt: skip
+            yield ("search excludes grid, zip, points and file: a list of values in search.space "
+                   "is a choice of the sampler's")  # fmt: skip
         if self.search and self.search.pruner != "none":
-            self._check_pruner()
+            yield from self._pruning()
         if len(self.objectives) > 1 and self.keep_checkpoints == "best":
-            raise ValueError("keep_checkpoints: best goes with one objective; write all, or none")
-        return self
+            yield "keep_checkpoints: best goes with one objective; write all, or none"
 
-    def _check_pruner(self) -> None:
+    def _pruning(self) -> Problems:
+        """Yield what leaves a pruner without one figure for each trial."""
         if len(self.objectives) > 1:
-            raise ValueError("search.pruner needs a single objective: one of "
-                             "several cannot decide that a trial promises little")  # fmt: skip
+            yield ("search.pruner needs a single objective: one of several cannot decide that a "
+                   "trial promises little")  # fmt: skip
         if self.folds or self.seeds not in (None, 1):
-            raise ValueError("search.pruner excludes folds and seeds: a point is "
-                             "compared by the mean of its trials, when all have "
-                             "ended")  # fmt: skip
+            yield ("search.pruner excludes folds and seeds: a point is compared by the mean of its "
+                   "trials, when all have ended")  # fmt: skip

@@ -11,50 +11,42 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 from headrace.errors import TargetError, nearest, shortened, warn_once
-from headrace.recipe.python_source import Definition, Signature, SourceCode, hidden, installed
+from headrace.recipe.python_source import Signature, SourceCode, hidden, installed
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 from headrace.recipe.targets import (
     FRAMEWORKS,
-    TargetKind,
     TargetUse,
     is_under,
     made_at,
     no_attribute,
     not_allowed,
-    targets_of,
-    uses,
+    uses_of,
     wrong_kind,
 )
 
-_LOGGERS = ("lightning.pytorch.loggers", "pytorch_lightning.loggers")
-_COMPLETED = ("trainer.loggers", "evaluate.figures", "data.dataset")
-"""Keys of targets that get further arguments from headrace."""
-_NEEDS = {
-    "CometLogger": ("comet_ml",),
-    "LitLogger": ("litlogger",),
-    "MLFlowLogger": ("mlflow",),
-    "NeptuneLogger": ("neptune",),
-    "TensorBoardLogger": ("tensorboard", "tensorboardX"),
-    "WandbLogger": ("wandb",),
-}
-"""A logger needs one of these modules: Lightning looks for it when it makes the logger."""
+_WITH_PACKAGES = (
+    "lightning.pytorch.loggers", "pytorch_lightning.loggers", "torchmetrics.detection",
+)  # fmt: skip
 _IOU = "IntersectionOverUnion"
-_OF_DETECTION = {
+_NEEDS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "CometLogger": (("comet_ml",),),
+    "LitLogger": (("litlogger",),),
+    "MLFlowLogger": (("mlflow",),),
+    "NeptuneLogger": (("neptune",),),
+    "TensorBoardLogger": (("tensorboard", "tensorboardX"),),
+    "WandbLogger": (("wandb",),),
     "MeanAveragePrecision": (("torchvision",), ("pycocotools", "faster_coco_eval")),
-    **{
-        f"{kind}{_IOU}": (("torchvision",),) for kind in ("", "Generalized", "Distance", "Complete")
-    },
-}
-"""A metric of torchmetrics.detection needs one module of each group when it is made."""
+    **{f"{kind}{_IOU}": (("torchvision",),)
+       for kind in ("", "Generalized", "Distance", "Complete")},
+}  # fmt: skip
+"""A logger of Lightning or metric of torchmetrics looks for a module of each group when made."""
 _NUMBERS = re.compile(r"\s*[-+.eE]*\d[-+.\deE]*\s*(,\s*[-+.eE]*\d[-+.\deE]*\s*)+")
 
 
 def check_reader(recipe: Recipe, role: Role, listed: Sequence[str] | None = ()) -> None:
     """Refuse a reader that cannot be called with its arguments; `listed` as `check_arguments`."""
-    reader = targets_of(recipe).get("dataset.reader")
-    if reader is not None:
-        _check(uses("dataset.reader", reader.as_config(), is_whole=False), recipe, role, listed)
+    _check(uses_of(recipe, "dataset.reader"), recipe, role, listed)
 
 
 def check_arguments(recipe: Recipe, role: Role, listed: Sequence[str] | None = ()) -> None:
@@ -65,11 +57,8 @@ def check_arguments(recipe: Recipe, role: Role, listed: Sequence[str] | None = (
     """
     for warning in hidden(_code(recipe)) if is_as_here(role) else ():
         warn_once(f"{warning} if the recipe needs it")
-    for key, target in targets_of(recipe).items():
-        if key != "dataset.reader":
-            # a logger may get `save_dir` from headrace, a figure the results, a dataset samples
-            is_whole = key != "trainer" and not key.startswith(_COMPLETED)
-            _check(uses(key, target.as_config(), is_whole=is_whole), recipe, role, listed)
+    found = (each for each in uses_of(recipe) if not each.key.startswith("dataset.reader"))
+    _check(found, recipe, role, listed)
     trainer = recipe.trainer
     extra = TargetUse(
         key="trainer.extra", name=trainer.target, config=trainer.extra, is_whole=False
@@ -77,46 +66,35 @@ def check_arguments(recipe: Recipe, role: Role, listed: Sequence[str] | None = (
     _check_given(extra, source_code(recipe, role))
 
 
-def check_loggers(recipe: Recipe, role: Role) -> None:
-    """Refuse loggers without their package, and CSV files that a resume would delete."""
-    for index, logger in enumerate(recipe.trainer.loggers):
-        if logger.target.endswith("CSVLogger") and "version" in logger.as_config():
+def check_packages(
+    recipe: Recipe, role: Role, keys: Sequence[str] = ("trainer.loggers", "evaluate.metrics")
+) -> None:
+    """Refuse loggers and metrics without their packages, and those whose results would be lost."""
+    for use in uses_of(recipe, *keys):
+        place, _, kind = use.name.rpartition(".")
+        groups = _NEEDS.get(kind, ()) if place.startswith(_WITH_PACKAGES) else ()
+        lacking = [group for group in groups if not any(map(find_spec, group))]
+        if lacking and is_as_here(role):
+            names = " and ".join(" or ".join(group) for group in lacking).replace("_", "-")
+            package = lacking[0][0].replace("_", "-")
             raise TargetError(
-                f"trainer.loggers[{index}]: with 'version', each start of the ranks deletes the "
-                "metrics.csv of the one before",
-                "Leave it out: each start then writes a folder version_0, version_1, … of its own.",
-            )
-    if not is_as_here(role):
-        return
-    for index, logger in enumerate(recipe.trainer.loggers):
-        place, _, kind = logger.target.rpartition(".")
-        needs = _NEEDS.get(kind, ()) if place.startswith(_LOGGERS) else ()
-        if needs and not any(map(find_spec, needs)):
-            names = " or ".join(name.replace("_", "-") for name in needs)
-            raise TargetError(
-                f"trainer.loggers[{index}]: {kind} needs {names}, which is not installed on the "
-                "machine that trains (it has the packages of this one)",
-                f"Install it: pip install {needs[0].replace('_', '-')}. Without any package: "
+                f"{use.key}: {kind} needs {names}, which is not installed on the machine that "
+                "trains and evaluates (it has the packages of this one)",
+                "Install what it needs: pip install 'headrace[detection]'."
+                if use.key.startswith("evaluate")
+                else f"Install it: pip install {package}. Without any package: "
                 "lightning.pytorch.loggers.CSVLogger.",
             )
-
-
-def check_metrics(recipe: Recipe, role: Role) -> None:
-    """Refuse metrics of detection without their packages, and those of masks (not stored)."""
-    for name, metric in recipe.evaluate.metrics.items() if recipe.evaluate else ():
-        place, _, kind = metric.target.rpartition(".")
-        groups = _OF_DETECTION.get(kind, ()) if place.startswith("torchmetrics.detection") else ()
-        lacking = [" or ".join(group) for group in groups if not any(map(find_spec, group))]
-        if lacking and is_as_here(role):
+        if use.name.endswith("CSVLogger") and "version" in use.config:
             raise TargetError(
-                f"evaluate.metrics.{name}: {kind} needs {' and '.join(lacking)}, which is not "
-                "installed on the machine that evaluates (it has the packages of this one)",
-                "Install what it needs: pip install 'headrace[detection]'.",
+                f"{use.key}: with 'version', each start of the ranks deletes the metrics.csv of "
+                "the one before",
+                "Leave it out: each start then writes a folder version_0, version_1, … of its own.",
             )
-        if groups and metric.as_config().get("iou_type", "bbox") != "bbox":
+        if groups and use.config.get("iou_type", "bbox") != "bbox":
             raise TargetError(
-                f"evaluate.metrics.{name}: {kind} of masks keeps other things than tensors, which "
-                "are not stored with the predictions of a shard",
+                f"{use.key}: {kind} of masks keeps other things than tensors, which are not stored "
+                "with the predictions of a shard",
                 "Compare boxes, iou_type: bbox, or draw what you need by evaluate.figures.",
             )
 
@@ -180,18 +158,18 @@ def _check_kind(use: TargetUse, code: SourceCode, listed: Sequence[str] | None) 
             raise no_attribute(use)
         return
     kinds = use.kinds if listed is not None and is_under(use.name, FRAMEWORKS) else ()
-    near = [kind for kind in kinds if kind.names and is_under(use.name, (kind.names,))]
-    if kinds and not any(_may_be(found, kind, code) for kind in near):
+    fits = any(
+        is_under(use.name, (kind.names,))
+        and is_under(found.module.name, kind.homes)
+        and code.derives_from(found, kind.class_name) is not False
+        for kind in kinds
+        if kind.names
+    )
+    if kinds and not fits:
         raise not_allowed(use, f"{found.module.name}.{found.node.name}", listed)
     made = made_at(use.key) if isinstance(found.node, ast.ClassDef) else None
     if made is not None and code.derives_from(found, made.class_name) is False:
         raise wrong_kind(use.key, f"is the class {use.name}", made)
-
-
-def _may_be(found: Definition, kind: TargetKind, code: SourceCode) -> bool:
-    """Whether a class of a framework may be of a kind, as far as its source shows."""
-    is_home = is_under(found.module.name, kind.homes)
-    return is_home and code.derives_from(found, kind.class_name) is not False
 
 
 def _check_given(use: TargetUse, code: SourceCode) -> None:

@@ -109,6 +109,9 @@ _AT: dict[str, tuple[TargetKind, ...]] = {
 }
 """Kinds of the frameworks that may stand at a key."""
 
+_COMPLETED = ("trainer.loggers", "evaluate.figures", "data.dataset", "dataset.reader")
+"""Keys of targets that get further arguments from headrace: `save_dir`, results, samples, paths."""
+
 _INDEX = re.compile(r"\[\d+\]$|(?<=^evaluate\.(?:metrics|figures))\.\w+$")
 """Index or name after the key of a list or mapping of targets."""
 _SWITCH = (bool, "true or false")
@@ -153,29 +156,26 @@ def made_at(key: str) -> TargetKind | None:
 
 def targets_of(recipe: Recipe) -> dict[str, Target]:
     """Return all targets of a recipe by key, without those inside them."""
-    data, trainer = recipe.data, recipe.trainer
-    lists: dict[str, Sequence[Target]] = {
-        "data.sample_transforms": data.sample_transforms,
-        "data.transforms": data.transforms,
-        "data.augment": data.augment,
-        "trainer.callbacks": trainer.callbacks,
-        "trainer.loggers": trainer.loggers,
-    }
-    found = {f"{key}[{i}]": one for key, many in lists.items() for i, one in enumerate(many)}
-    reader = None if recipe.dataset is None else recipe.dataset.reader
-    single = {"dataset.reader": reader, "model": recipe.model, "datamodule": recipe.datamodule}
-    single |= {"data.dataset": data.dataset, "data.collate": data.collate}
-    single |= {"train.function": recipe.train.function}
-    if recipe.evaluate is not None:
-        own = {"metrics": recipe.evaluate.metrics, "figures": recipe.evaluate.figures}
-        for key, named in own.items():
-            single |= {f"evaluate.{key}.{name}": one for name, one in named.items()}
-    search = recipe.suite.search if recipe.suite else None
-    if search is not None:
-        for key, one in (("sampler", search.sampler), ("pruner", search.pruner)):
-            single[f"suite.search.{key}"] = one if isinstance(one, Target) else None
-    found |= {key: one for key, one in single.items() if one is not None}
-    return {**found, "trainer": Target.model_validate({"_target_": trainer.target})}
+    found = {"trainer": Target.model_validate({"_target_": recipe.trainer.target})}
+    for key in _AT:
+        value: Any = recipe
+        for name in key.split("."):
+            value = getattr(value, name, None)
+        if isinstance(value, Target):
+            found[key] = value
+        elif isinstance(value, Mapping):
+            found |= {f"{key}.{name}": each for name, each in value.items()}
+        elif isinstance(value, tuple):
+            found |= {f"{key}[{index}]": each for index, each in enumerate(value)}
+    return found
+
+
+def uses_of(recipe: Recipe, *keys: str) -> Iterator[TargetUse]:
+    """Yield every `_target_` of a recipe, or those at some keys, the inner ones first."""
+    for key, target in targets_of(recipe).items():
+        if not keys or key.startswith(keys):
+            is_whole = key != "trainer" and not key.startswith(_COMPLETED)
+            yield from uses(key, target.as_config(), is_whole=is_whole)
 
 
 def uses(key: str, config: object, *, is_whole: bool = True) -> Iterator[TargetUse]:
@@ -225,14 +225,12 @@ def is_listed(name: str, listed: Sequence[str] | None) -> bool:
     return name in listed or is_under(name, whole)
 
 
-def check_targets(recipe: Recipe, site: Site, *, only: str = "") -> None:
-    """Refuse a recipe, or `only` a key of it, that names code which the site does not allow."""
-    folders = tuple(allowed_path(folder, site) for folder in recipe.code)
-    for key, target in targets_of(recipe).items():
-        for use in uses(key, target.as_config()) if only in ("", key) else ():
-            listed = listed_by(site)
-            if not is_listed(use.name, listed) and not _may_lie_in(folders, use.name):
-                check_package(use, listed, folders)
+def check_targets(recipe: Recipe, site: Site, *keys: str) -> None:
+    """Refuse a recipe that names code, at any of its keys or at `keys`, that is not allowed."""
+    listed, folders = listed_by(site), tuple(allowed_path(folder, site) for folder in recipe.code)
+    for use in uses_of(recipe, *keys):
+        if not is_listed(use.name, listed) and not _may_lie_in(folders, use.name):
+            check_package(use, listed, folders)
     for use in uses("trainer.extra", recipe.trainer.extra):
         raise TargetError(
             f"{use.key} names the target '{use.name}', but 'trainer.extra' holds plain values",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,7 @@ from pydantic import Field, RootModel, ValidationError, model_validator
 from headrace.errors import AccessError, HeadraceError, UserError, nearest
 from headrace.recipe.base import Member, Name
 from headrace.recipe.home import home
-from headrace.recipe.load import available, site_now
+from headrace.recipe.load import available, read_once, site_now
 from headrace.recipe.site import Site
 
 VARIABLE = "HEADRACE_TEAMS"
@@ -45,8 +44,7 @@ def teams() -> dict[str, tuple[str, ...]]:
     """
     file = _file()
     try:
-        stat = file.stat()
-        return _teams_as_of(file, (stat.st_ino, stat.st_mtime_ns, stat.st_size))
+        return read_once(_teams_in, file)
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -57,19 +55,18 @@ def _file() -> Path:
     return Path(os.environ.get(VARIABLE) or home() / "teams.yaml")
 
 
-@lru_cache(maxsize=4)
-def _teams_as_of(file: Path, _version: tuple[int, ...]) -> dict[str, tuple[str, ...]]:
+def _teams_in(file: str) -> dict[str, tuple[str, ...]]:
     from yaml import YAMLError
 
     from headrace.recipe.yaml_text import MAX_CHARS, parsed
 
     try:
-        with file.open(encoding="utf-8") as text:
+        with Path(file).open(encoding="utf-8") as text:
             return Teams.model_validate(parsed(text.read(MAX_CHARS + 1))).root
     except ValidationError as error:
         from headrace.recipe.schema import explain  # what few need takes time to load
 
-        raise UserError(explain(error, Teams, str(file))[0], _EXAMPLE) from None
+        raise UserError(explain(error, Teams, file)[0], _EXAMPLE) from None
     except (YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{file} cannot be read: {error}", _EXAMPLE) from None
 

@@ -25,6 +25,7 @@ from headrace.recipe.base import (
     Name,
     Parallel,
     Place,
+    Problems,
     ScriptArguments,
     Seconds,
     Settings,
@@ -87,16 +88,14 @@ class DdpSpec(Settings):
     """Average weights periodically, not gradients in each step. A resume starts with the mean on
     all ranks: it gives slightly other weights."""
 
-    @model_validator(mode="after")
-    def _check(self) -> DdpSpec:
+    def problems(self) -> Problems:
+        """Yield keys that exclude each other."""
         if self.static_graph and self.find_unused_parameters:
-            raise ValueError("static_graph finds unused weights by itself: leave "
-                             "out find_unused_parameters")  # fmt: skip
+            yield "static_graph finds unused weights by itself: leave out find_unused_parameters"
         if self.powersgd is not None and self.comm_hook != "powersgd":
-            raise ValueError("powersgd goes with comm_hook: powersgd")
+            yield "powersgd goes with comm_hook: powersgd"
         if self.local_sgd is not None and self.comm_hook != "none":
-            raise ValueError(f"local_sgd sends no gradients: leave out comm_hook: {self.comm_hook}")
-        return self
+            yield f"local_sgd sends no gradients: leave out comm_hook: {self.comm_hook}"
 
 
 class FsdpSpec(Settings):
@@ -278,42 +277,40 @@ class TrainerSpec(Settings):
             return None
         return f"trainer.{key} works between GPUs only, in PyTorch", f"{instead}, or use GPUs."
 
-    @model_validator(mode="after")
-    def _check_together(self) -> TrainerSpec:
+    def problems(self) -> Problems:
+        """Yield keys that exclude each other."""
         if self.max_steps == 0:
-            raise ValueError("max_steps: 0 makes no training: write -1 for no limit, or 1 and more")
+            yield "max_steps: 0 makes no training: write -1 for no limit, or 1 and more"
         if self.accelerator == "cpu" and self.gpu_only:
-            raise ValueError(". ".join(self.gpu_only))
+            yield ". ".join(self.gpu_only)
         strategy = self.extra.get("strategy", self.strategy)
         if is_lightnings(self.target) and strategy not in STRATEGIES:
             valid = nearest(str(strategy), STRATEGIES)
-            raise ValueError(f"strategy is {shortened(repr(strategy))}, which is unknown. {valid}")
+            yield f"strategy is {shortened(repr(strategy))}, which is unknown. {valid}"
         if strategy != "ddp" and self.ddp != DdpSpec():
-            raise ValueError(f"ddp goes with strategy ddp, not with {strategy}")
+            yield f"ddp goes with strategy ddp, not with {strategy}"
         if strategy != "fsdp" and self.fsdp != FsdpSpec():
-            raise ValueError(f"fsdp goes with strategy fsdp, not with {strategy}")
+            yield f"fsdp goes with strategy fsdp, not with {strategy}"
         if strategy != "fsdp" and self.sharded_checkpoints:
-            raise ValueError("sharded_checkpoints goes with strategy fsdp: with "
-                             f"{strategy} each rank has all")  # fmt: skip
+            yield f"sharded_checkpoints goes with strategy fsdp: with {strategy} each rank has all"
         if strategy == "fsdp":
-            self._check_sharded()
+            yield from self._sharding()
         if self.ema is not None and self.ddp.local_sgd is not None:
-            raise ValueError("ema excludes ddp.local_sgd: each rank would average its own weights")
-        return self
+            yield "ema excludes ddp.local_sgd: each rank would average its own weights"
 
-    def _check_sharded(self) -> None:
-        """Refuse what Lightning leaves out without a word, or refuses on the nodes."""
+    def _sharding(self) -> Problems:
+        """Yield what Lightning leaves out without a message, or refuses on the nodes."""
         if self.extra.get("sync_batchnorm"):
-            raise ValueError("sync_batchnorm goes with strategy ddp: fsdp does not convert layers")
+            yield "sync_batchnorm goes with strategy ddp: fsdp does not convert layers"
         if self.compile is not False:
-            raise ValueError("compile goes with strategy ddp: compile parts in configure_model")
+            yield "compile goes with strategy ddp: compile parts in configure_model"
         if self.sharded_checkpoints and self.async_checkpoints:
-            raise ValueError("sharded_checkpoints are waited for: leave out async_checkpoints")
+            yield "sharded_checkpoints are waited for: leave out async_checkpoints"
         if self.ema is not None:
-            raise ValueError("ema goes with strategy ddp: Lightning averages no sharded weights")
+            yield "ema goes with strategy ddp: Lightning averages no sharded weights"
         if self.precision not in _SHARDED_PRECISIONS:
-            raise ValueError(f"strategy fsdp knows no precision {self.precision}: choose one of "
-                             f"{', '.join(_SHARDED_PRECISIONS)}")  # fmt: skip
+            yield (f"strategy fsdp knows no precision {self.precision}: choose one of "
+                   f"{', '.join(_SHARDED_PRECISIONS)}")  # fmt: skip
 
     def data_ranks(self, world_size: int) -> int:
         """Number of ranks that get samples of their own; the others get the same as their peers."""
@@ -332,18 +329,12 @@ class TrainerSpec(Settings):
 
     @field_validator("extra")
     @classmethod
-    def _can_be_used(cls, extra: dict[str, object], info: ValidationInfo) -> dict[str, object]:
-        if is_lightnings(info.data.get("target")):
-            check_arguments(extra)
-        return extra
-
-    @field_validator("extra")
-    @classmethod
-    def _leaves_ours(cls, extra: dict[str, object]) -> dict[str, object]:
-        taken = sorted(set(extra) & OF_LIGHTNING.keys())
-        if taken:
+    def _can_be_passed(cls, extra: dict[str, object], info: ValidationInfo) -> dict[str, object]:
+        if taken := sorted(set(extra) & OF_LIGHTNING.keys()):
             instead = "; ".join(f"{name}: {OF_LIGHTNING[name]}" for name in taken)
             raise ValueError(f"it sets {', '.join(taken)}, which headrace sets itself ({instead})")
+        if is_lightnings(info.data.get("target")):
+            check_arguments(extra)
         return extra
 
 

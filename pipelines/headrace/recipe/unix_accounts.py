@@ -6,10 +6,13 @@ import getpass
 import os
 import pwd
 import re
+from typing import TypeVar
 
 from headrace.errors import SiteError
-from headrace.recipe.batch import Batch
+from headrace.recipe.base import Settings
 from headrace.recipe.site import Site
+
+Part = TypeVar("Part", bound=Settings)
 
 _USER = "{user}"
 _NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
@@ -85,20 +88,14 @@ def _account_of(user: str, site: Site) -> str:
 
 
 def _with_name(site: Site, name: str) -> Site:
-    roles = {
-        key: role.model_copy(update={"batch": _filled(role.batch, name)})
-        for key, role in site.roles.items()
-    }
-    return site.model_copy(update={"folder": site.folder.replace(_USER, name), "roles": roles})
+    def filled(part: Part, *keys: str) -> Part:
+        texts = {key: text.replace(_USER, name) for key in keys if (text := getattr(part, key))}
+        return part.model_copy(update=texts)
 
-
-def _filled(batch: Batch, name: str) -> Batch:
-    def put_in(text: str | None) -> str | None:
-        return text and text.replace(_USER, name)
-
-    login = batch.login
-    if login is not None:
-        changes = {"host": put_in(login.host), "identity": put_in(login.identity)}
-        login = login.model_copy(update=changes)
-    update = {"account": put_in(batch.account), "submit_as": put_in(batch.submit_as)}
-    return batch.model_copy(update={**update, "login": login})
+    roles = {}
+    for key, role in site.roles.items():
+        batch = filled(role.batch, "account", "submit_as")
+        login = batch.login and filled(batch.login, "host", "identity")
+        batch = batch.model_copy(update={"login": login})
+        roles[key] = role.model_copy(update={"batch": batch})
+    return filled(site, "folder").model_copy(update={"roles": roles})

@@ -1,4 +1,4 @@
-"""Parse YAML to plain values; limits are checked event by event, before any value is built."""
+"""Parse YAML to plain values; limits are checked node by node, before any value is built."""
 
 from __future__ import annotations
 
@@ -46,8 +46,6 @@ MAX_NESTED = 8
 _PLAIN_TAGS = frozenset(
     f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq")
 )
-_OPENS = yaml.MappingStartEvent | yaml.SequenceStartEvent
-_CLOSES = yaml.MappingEndEvent | yaml.SequenceEndEvent
 
 
 def parsed(text: str, *, is_plain: bool = False) -> Any:
@@ -64,9 +62,10 @@ def parsed(text: str, *, is_plain: bool = False) -> Any:
 @lru_cache(maxsize=16)
 def _parsed(text: str, is_plain: bool) -> Any:
     """Parse a text; a run reads it several times, with and without overrides."""
-    _Limits(is_plain).check(text)
+    if len(text) > MAX_CHARS:
+        raise YAMLError(f"it has {len(text)} characters, at most {MAX_CHARS} are read")
     with _named():
-        return _plain(yaml.load(text, Loader=_Loader) or {})
+        return _plain(_Loader(text, is_plain).get_single_data() or {})
 
 
 def parsed_json(text: str, *, interpolates: bool) -> Any:
@@ -95,12 +94,53 @@ def _plain(content: Any) -> Any:
 
 
 class _Loader(get_yaml_loader()):  # type: ignore[misc]
-    """OmegaConf's loader, which checks for double keys only among texts, for all keys."""
+    """OmegaConf's loader, within limits; it checks all keys for doubles, not only texts."""
+
+    def __init__(self, text: str, is_plain: bool) -> None:
+        super().__init__(text)
+        self._is_plain = is_plain
+        self._most = MAX_PLAIN_VALUES if is_plain else MAX_VALUES
+        self._depth = self._num_values = self._num_interpolations = 0
+        self._sizes: dict[yaml.Node, int] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
+        event, before = self.peek_event(), self._num_values
+        opens = isinstance(event, yaml.CollectionStartEvent)
+        if parent is None and not opens:
+            raise _at(event, "a single value, not a mapping of keys")
+        self._refuse(event)
+        self._depth += opens
+        if self._depth > MAX_DEPTH:
+            raise _at(event, f"more than {MAX_DEPTH} lists and mappings inside one another")
+        node: yaml.Node = super().compose_node(parent, index)
+        self._depth -= opens
+        if isinstance(event, yaml.AliasEvent) and node not in self._sizes:
+            raise _at(event, f"the alias '*{event.anchor}' stands inside what it stands for")
+        self._num_values += self._sizes.get(node, 1)
+        if self._num_values > self._most:
+            raise _at(event, f"more than {self._most} values, aliases counted in full")
+        self._sizes[node] = self._num_values - before
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
         keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         unique((self.construct_object(key), None) for key in keys if key.tag in _PLAIN_TAGS)
         return super().construct_mapping(node, deep=deep)
+
+    def _refuse(self, event: yaml.NodeEvent) -> None:
+        tag = getattr(event, "tag", None)
+        if tag is not None and (self._is_plain or tag not in _PLAIN_TAGS):
+            raise _at(event, f"the tag '{tag}'; write plain values")
+        if self._is_plain and event.anchor is not None:
+            raise _at(event, f"the anchor or alias '{event.anchor}'; write the value itself")
+        if isinstance(event, yaml.ScalarEvent) and len(event.value) > MAX_SCALAR:
+            raise _at(event, f"a value of {len(event.value)} characters; the limit is {MAX_SCALAR}")
+        if isinstance(event, yaml.ScalarEvent) and "${" in event.value:
+            self._num_interpolations += event.value.count("${")
+            if self._num_interpolations > MAX_INTERPOLATIONS:
+                raise _at(event, f"more than {MAX_INTERPOLATIONS} interpolations")
+            if _nested(event.value) > MAX_NESTED:
+                raise _at(event, f"more than {MAX_NESTED} interpolations inside one another")
 
 
 def joined(content: Any) -> Any:
@@ -135,71 +175,6 @@ def _each(content: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(content, list):
         return [_each(value, change) for value in content]
     return change(content)
-
-
-class _Limits:
-    """Counts the values of a text."""
-
-    def __init__(self, is_plain: bool) -> None:
-        self._is_plain = is_plain
-        self._most = MAX_PLAIN_VALUES if is_plain else MAX_VALUES
-        self._counts = [0]
-        self._anchors: list[str | None] = [None]
-        self._sizes: dict[str | None, int] = {}
-        self._num_documents = 0
-        self._num_interpolations = 0
-
-    def check(self, text: str) -> None:
-        if len(text) > MAX_CHARS:
-            raise YAMLError(f"it has {len(text)} characters, at most {MAX_CHARS} are read")
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            self._take(event)
-            if sum(self._counts) > self._most:
-                raise _at(event, f"more than {self._most} values, aliases counted in full")
-            if len(self._counts) - 1 > MAX_DEPTH:
-                raise _at(event, f"more than {MAX_DEPTH} lists and mappings inside one another")
-
-    def _take(self, event: yaml.Event) -> None:
-        if isinstance(event, yaml.DocumentStartEvent):
-            self._num_documents += 1
-            if self._num_documents > 1:
-                raise _at(event, "a second document; one is read")
-        elif isinstance(event, yaml.NodeEvent):
-            if len(self._counts) == 1 and not isinstance(event, _OPENS):
-                raise _at(event, "a single value, not a mapping of keys")
-            self._refuse(event)
-            self._count(event)
-        elif isinstance(event, _CLOSES):
-            size, anchor = self._counts.pop() + 1, self._anchors.pop()
-            self._counts[-1] += size
-            self._sizes[anchor] = size
-
-    def _count(self, event: yaml.NodeEvent) -> None:
-        if isinstance(event, yaml.AliasEvent):
-            if event.anchor in self._anchors:
-                raise _at(event, f"the alias '*{event.anchor}' stands inside what it stands for")
-            self._counts[-1] += self._sizes.get(event.anchor, 1)
-        elif isinstance(event, _OPENS):
-            self._counts.append(0)
-            self._anchors.append(event.anchor)
-        else:
-            self._counts[-1] += 1
-            self._sizes[event.anchor] = 1
-
-    def _refuse(self, event: yaml.NodeEvent) -> None:
-        tag = getattr(event, "tag", None)
-        if tag is not None and (self._is_plain or tag not in _PLAIN_TAGS):
-            raise _at(event, f"the tag '{tag}'; write plain values")
-        if self._is_plain and event.anchor is not None:
-            raise _at(event, f"the anchor or alias '{event.anchor}'; write the value itself")
-        if isinstance(event, yaml.ScalarEvent) and len(event.value) > MAX_SCALAR:
-            raise _at(event, f"a value of {len(event.value)} characters; the limit is {MAX_SCALAR}")
-        if isinstance(event, yaml.ScalarEvent) and "${" in event.value:
-            self._num_interpolations += event.value.count("${")
-            if self._num_interpolations > MAX_INTERPOLATIONS:
-                raise _at(event, f"more than {MAX_INTERPOLATIONS} interpolations")
-            if _nested(event.value) > MAX_NESTED:
-                raise _at(event, f"more than {MAX_NESTED} interpolations inside one another")
 
 
 def _nested(text: str) -> int:

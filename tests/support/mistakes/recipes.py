@@ -480,8 +480,8 @@ MISTAKES = (
         followed=(overrides(**{"recipe.model.width": 4}),),
     ),
     Mistake(
-        what="which cannot be changed from Airflow",
-        hint="Write it into a recipe file",
+        what="which only a recipe's file may set",
+        hint="no code, targets and programs are taken",
         given=overrides("code=[AT/code]", **OUTSIDE),
         followed=(overrides(**{"recipe.code": ["AT/code"]}),),
     ),

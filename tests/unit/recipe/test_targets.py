@@ -14,7 +14,7 @@ from headrace.recipe.fit import check_packing, check_training
 from headrace.recipe.load import load_recipe, load_site, parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
-from headrace.recipe.target_arguments import check_loggers
+from headrace.recipe.target_arguments import check_packages
 
 RUN_ANYTHING = {
     "_target_": "lightning.pytorch.cli.instantiate_class",
@@ -102,75 +102,69 @@ def test_what_may_bring_labels_is_not_refused(
 def test_a_csv_file_of_a_fixed_name_is_refused() -> None:
     target = {"_target_": "lightning.pytorch.loggers.CSVLogger", "version": 3}
     with pytest.raises(TargetError, match=r"deletes the metrics\.csv of the one before"):
-        check_loggers(recipe_of({}, trainer={"loggers": [target]}), Role())
-    check_loggers(recipe_of({}, trainer={"loggers": ["csv", "tensorboard"]}), Role())
+        check_packages(recipe_of({}, trainer={"loggers": [target]}), Role())
+    check_packages(recipe_of({}, trainer={"loggers": ["csv", "tensorboard"]}), Role())
 
 
-OTHER_LOGGER = {"_target_": "lightning.pytorch.loggers.CSVLogger"}
+LOGGERS, DETECTION = "lightning.pytorch.loggers", "torchmetrics.detection"
 
 
-def with_logger(kind: str) -> Recipe:
-    target = {"_target_": f"lightning.pytorch.loggers.{kind}"}
-    return recipe_of({}, trainer={"loggers": [OTHER_LOGGER, target]})
-
-
-@pytest.mark.parametrize(
-    ("kind", "package", "installed"),
-    [
-        ("TensorBoardLogger", "tensorboard or tensorboardX", "tensorboardX"),
-        ("WandbLogger", "wandb", "wandb"),
-        ("CometLogger", "comet-ml", "comet_ml"),
-    ],
-)
-def test_a_logger_without_its_package_is_refused_where_the_nodes_are_as_here(
-    monkeypatch: pytest.MonkeyPatch, kind: str, package: str, installed: str
-) -> None:
-    there: set[str] = set()
-    monkeypatch.setattr(target_arguments, "find_spec", lambda name: name in there or None)
-    with pytest.raises(TargetError) as caught:
-        check_loggers(with_logger(kind), Role())
-    assert f"trainer.loggers[1]: {kind} needs {package}, which is not" in caught.value.what
-    assert "on the machine that trains" in caught.value.what
-    assert "pip install" in caught.value.hint
-    other = {"backend": "slurm", "batch": {"modules": ["python/3.13"]}}
-    check_loggers(with_logger(kind), Role.model_validate(other))
-    with pytest.raises(TargetError, match=f"{kind} needs {package}"):
-        check_training(with_logger(kind), opened(load_site("laptop"), is_from_terminal=True))
-    check_loggers(with_logger("CSVLogger"), Role())
-    there.add(installed)
-    check_loggers(with_logger(kind), Role())
-
-
-DETECTION = "torchmetrics.detection"
+def with_target(target: str, **arguments: object) -> Recipe:
+    """A recipe that has a logger, or a metric, behind another one."""
+    given = {"_target_": target, **arguments}
+    if target.startswith(LOGGERS):
+        return recipe_of({}, trainer={"loggers": ["csv", given]})
+    return recipe_of({}, evaluate={"task": "custom", "metrics": {"map": given}})
 
 
 @pytest.mark.parametrize(
-    ("target", "there", "lacking"),
+    ("target", "there", "lacking", "hint", "missing"),
     [
+        (f"{LOGGERS}.TensorBoardLogger", (), "tensorboard or tensorboardX", "", "tensorboardX"),
+        (f"{LOGGERS}.WandbLogger", (), "wandb", "pip install wandb.", "wandb"),
+        (f"{LOGGERS}.CometLogger", (), "comet-ml", "pip install comet-ml.", "comet_ml"),
         (
             f"{DETECTION}.MeanAveragePrecision",
             (),
-            "torchvision and pycocotools or faster_coco_eval",
+            "torchvision and pycocotools or faster-coco-eval",
+            "pip install 'headrace[detection]'",
+            "torchvision pycocotools",
         ),
-        (f"{DETECTION}.mean_ap.MeanAveragePrecision", ("faster_coco_eval",), "torchvision"),
-        (f"{DETECTION}.GeneralizedIntersectionOverUnion", ("pycocotools",), "torchvision"),
+        (
+            f"{DETECTION}.mean_ap.MeanAveragePrecision",
+            ("torchvision",),
+            "pycocotools or faster-coco-eval",
+            "pip install 'headrace[detection]'",
+            "faster_coco_eval",
+        ),
+        (f"{DETECTION}.GeneralizedIntersectionOverUnion", (), "torchvision", "", "torchvision"),
     ],
 )
-def test_metrics_of_detection_without_their_packages_are_told_with_the_extra(
-    monkeypatch: pytest.MonkeyPatch, target: str, there: tuple[str, ...], lacking: str
-) -> None:
+def test_a_logger_or_metric_without_its_packages_is_refused_where_the_nodes_are_as_here(
+    monkeypatch: pytest.MonkeyPatch, target: str, there: tuple[str, ...], lacking: str, hint: str,
+    missing: str,
+) -> None:  # fmt: skip
     """Not once training is over; nodes with packages of their own may have them."""
-    monkeypatch.setattr(target_arguments, "find_spec", lambda name: name in there or None)
-    evaluate = {"task": "custom", "metrics": {"map": {"_target_": target}}}
-    recipe = recipe_of({}, evaluate=evaluate)
-    with pytest.raises(TargetError, match=rf"metrics\.map: \w+ needs {lacking}") as caught:
-        target_arguments.check_metrics(recipe, Role())
-    assert "pip install 'headrace[detection]'" in caught.value.hint
+    known = {*there}
+    monkeypatch.setattr(target_arguments, "find_spec", lambda name: name in known or None)
+    recipe, kind = with_target(target), target.rpartition(".")[2]
+    site = opened(load_site("laptop"), is_from_terminal=True)
+    for check in (lambda: check_packages(recipe, Role()), lambda: check_training(recipe, site)):
+        with pytest.raises(TargetError, match=f": {kind} needs {lacking}, which is not") as caught:
+            check()
+        assert caught.value.what.startswith(("trainer.loggers[1]", "evaluate.metrics.map"))
+        assert "on the machine that trains" in caught.value.what
+        assert "pip install" in caught.value.hint
+        assert hint in caught.value.hint
     other = {"backend": "slurm", "batch": {"modules": ["python/3.13"]}}
-    target_arguments.check_metrics(recipe, Role.model_validate(other))
+    check_packages(recipe, Role.model_validate(other))
+    check_packages(with_target(f"{LOGGERS}.CSVLogger"), Role())
+    known.update(missing.split())
+    check_packages(recipe, Role())
+
+
+def test_metrics_of_masks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target_arguments, "find_spec", lambda name: name)
-    target_arguments.check_metrics(recipe, Role())
-    metrics = {"map": {"_target_": target, "iou_type": "segm"}}
-    masks = recipe_of({}, evaluate={"task": "custom", "metrics": metrics})
+    check_packages(with_target(f"{DETECTION}.MeanAveragePrecision", iou_type="bbox"), Role())
     with pytest.raises(TargetError, match="of masks keeps other things than tensors"):
-        target_arguments.check_metrics(masks, Role())
+        check_packages(with_target(f"{DETECTION}.MeanAveragePrecision", iou_type="segm"), Role())
