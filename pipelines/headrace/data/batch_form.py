@@ -9,6 +9,10 @@ from headrace.data.transforms import SAMPLE_ID, WHOLE, Batch, Transform, shown
 from headrace.errors import DataError, nearest
 
 _MOST_SHOWN = 8
+_OF_BYTES = (
+    " Layers take floats: {_target_: headrace.data.transforms.ScaleToUnit} in data.transforms "
+    "makes them of images in uint8."
+)
 
 
 def transformed(batch: Batch, transforms: Iterable[Transform]) -> Batch:
@@ -47,12 +51,13 @@ def description(made: Any) -> str:
     """Return what a batch holds and how a model takes it, for the hint of a failed step."""
     whole = f"The batch is a {parts_of(made)}"
     names = [str(name) for name in made if name != SAMPLE_ID] if isinstance(made, Mapping) else []
-    if not names:
-        return f"{whole}."
-    return (
-        f"{whole}: take a field as batch['{names[0]}']. To get a tuple instead, as for "
-        f"`x, y = batch`, write data.batch: [{', '.join(names)}] in the recipe."
-    )
+    advice = "."
+    if names:
+        advice = (
+            f": take a field as batch['{names[0]}']. To get a tuple instead, as for "
+            f"`x, y = batch`, write data.batch: [{', '.join(names)}] in the recipe."
+        )
+    return f"{whole}{advice}{_OF_BYTES if 'uint8' in whole else ''}"
 
 
 def parts_of(made: Any) -> str:

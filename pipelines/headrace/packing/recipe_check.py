@@ -10,7 +10,7 @@ from headrace.fields.field_kind import kinds
 from headrace.packing.fields import check_names, check_options, options_set
 from headrace.packing.samples import SourceField
 from headrace.packing.sources.files import FORMS, field_of, no_second_label
-from headrace.packing.sources.open import class_of, refuse_file
+from headrace.packing.sources.open import class_of, form_of_file, refuse_file
 from headrace.packing.sources.parts import patterns_of
 from headrace.recipe.dataset import DatasetSpec, PackSpec
 
@@ -56,6 +56,8 @@ def _check_form(dataset: DatasetSpec) -> None:
         patterns_of(dataset.fields)
     every = [each for each in FORMS if FORMS[each].taken != "named"]
     forms = every if form == "auto" else [form]
+    if form == "auto" and (alone := form_of_file(dataset.source or "")):
+        forms = [alone]
     _unless_all_refuse(lambda each: class_of(each).check_spec(dataset), forms)
 
 

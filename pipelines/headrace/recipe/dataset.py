@@ -101,9 +101,9 @@ class DatasetSpec(Settings):
     folders for files and tar files, `cls` for WebDataset, the one `ClassLabel` of Hugging Face,
     else nowhere."""
     index: Place | None = None
-    """Index file (CSV, JSONL or Parquet) with a column `path`, below `source` or by its whole path;
-    columns `label`, `group` and `split` mean that, others become fields. Of annotations: a pattern
-    of their files."""
+    """Index file (CSV, JSONL or Parquet) with a column `path`: below `source`, else in the working
+    folder, or by its whole path. Columns `label`, `group` and `split` mean that, others become
+    fields. Of annotations: a pattern of their files."""
     path_field: str | None = None
     """Column of an index that names the files; null: `path`, or else `file_name`."""
     label_field: str | None = None

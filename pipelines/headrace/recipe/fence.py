@@ -18,6 +18,7 @@ from pydantic import JsonValue
 from headrace.errors import RecipeError, warn_once
 from headrace.processes.working_folder import problem_of
 from headrace.recipe.base import Settings, Target
+from headrace.recipe.dataset import DatasetSpec
 from headrace.recipe.home import home
 from headrace.recipe.program import with_files
 from headrace.recipe.recipe import Recipe
@@ -134,7 +135,19 @@ def absolute(recipe: Recipe) -> Recipe:
         first, *others = (_absolute(x) if x in files else x for x in evaluate.checkpoints)
         update = {"checkpoint": first, "also_checkpoints": tuple(others)}
         changes["evaluate"] = evaluate.model_copy(update=update)
+    if isinstance(dataset := changes.get("dataset"), DatasetSpec):
+        changes["dataset"] = _with_index_here(dataset)
     return recipe.model_copy(update=changes)
+
+
+def _with_index_here(dataset: DatasetSpec) -> DatasetSpec:
+    """Return the dataset with the path of an index that lies in this folder, not in the source."""
+    index, source = dataset.index or "", _local(dataset.source or "")
+    if _URL.match(source) or _LEADS.match(index) or not Path(index).is_file():
+        return dataset
+    if Path(source).expanduser().joinpath(index).is_file():
+        return dataset
+    return dataset.model_copy(update={"index": _absolute(index)})
 
 
 def placed(key: str, value: JsonValue) -> JsonValue:

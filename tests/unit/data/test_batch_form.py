@@ -76,6 +76,7 @@ def test_a_form_that_means_nothing_is_refused(spec):
         (FIELDS, "data.batch: [image, label]"),
         ((FIELDS["image"], FIELDS["label"]), "a tuple of float32 (2, 3), int64 (2,)"),
         (FIELDS["image"], "float32 (2, 3)"),
+        ((torch.zeros(2, 3, dtype=torch.uint8),), "ScaleToUnit} in data.transforms"),
         ({"text": ["a"]}, "text list"),
         (dict.fromkeys(range(20), 0), "…"),
         ({}, "a dict of "),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -169,3 +170,19 @@ def test_what_some_source_takes_is_taken(
     headrace_home: Any, monkeypatch: pytest.MonkeyPatch, given: Part
 ) -> None:
     checked(given, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"), [("rows.sqlite", "dataset.query is missing"), ("rows.npz", "")]
+)
+def test_a_file_of_this_machine_is_judged_as_what_it_is(
+    headrace_home: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, what: str
+) -> None:
+    tmp_path.joinpath(name).touch()
+    given: Part = {"dataset.source": str(tmp_path / name)}
+    if not what:
+        checked(given, monkeypatch)
+        return
+    with pytest.raises(RecipeError, match=what):
+        checked(given, monkeypatch)
+    checked(given | {"dataset.query": "SELECT 1"}, monkeypatch)

@@ -202,3 +202,31 @@ def test_code_is_seen_from_the_folder_of_the_call(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     recipe = absolute(load_recipe("digits", ["code=[., code, ~/code, /code]"]))
     assert recipe.code == (str(tmp_path), str(tmp_path / "code"), "~/code", "/code")
+
+
+@pytest.mark.parametrize(
+    ("index", "expected"),
+    [
+        ("here.csv", "{at}/here.csv"),
+        ("both.csv", "both.csv"),  # the source comes first
+        ("there.csv", "there.csv"),
+        ("/whole.csv", "/whole.csv"),
+        ("*.csv", "*.csv"),
+    ],
+)
+@pytest.mark.parametrize("source", ["data", "{at}/data", "file://{at}/data"])
+def test_an_index_may_lie_in_the_folder_of_the_call(tmp_path, monkeypatch, index, expected, source):
+    (tmp_path / "data").mkdir()
+    for name in ("here.csv", "both.csv", "data/both.csv", "data/there.csv"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    named = [f"dataset.source={source.format(at=tmp_path)}", f"dataset.index='{index}'"]
+    recipe = absolute(load_recipe("digits", [*named, "dataset.labels=index"]))
+    assert recipe.dataset.index == expected.format(at=tmp_path)
+
+
+def test_an_index_of_a_store_is_not_looked_for_in_the_folder_of_the_call(tmp_path, monkeypatch):
+    (tmp_path / "here.csv").touch()
+    monkeypatch.chdir(tmp_path)
+    named = ["dataset.source=s3://b/x", "dataset.index=here.csv", "dataset.labels=index"]
+    assert absolute(load_recipe("digits", named)).dataset.index == "here.csv"

@@ -114,6 +114,12 @@ def _form_with(suffix: str, *taken: str) -> str | None:
     return next((name for name in forms if suffix in FORMS[name].suffixes), None)
 
 
+def form_of_file(source: str) -> str | None:
+    """Return the form that a file of this machine has by its ending; None for others."""
+    form = _form_with(suffix_of(source), "file")
+    return form if form and Path(source).expanduser().is_file() else None
+
+
 def open_place(source: str, access: Access = NOTHING) -> SourceStore:
     """Where the files of a folder or URL lie, or a container file in one.
 
