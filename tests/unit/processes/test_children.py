@@ -240,15 +240,15 @@ import subprocess, sys
 from headrace.processes.identity import tell_children
 if sys.argv[1:] == ["tells"]:
     tell_children()
-sleeping = "from headrace.processes.identity import die_with_parent; die_with_parent()"
-sys.exit(subprocess.run([sys.executable, "-c", sleeping], stderr=subprocess.DEVNULL).returncode)
+child = "from headrace.processes.identity import die_with_parent; die_with_parent()"
+sys.exit(subprocess.run([sys.executable, "-c", child], stderr=subprocess.DEVNULL).returncode)
 """
 
 
 @pytest.mark.parametrize(("arguments", "code"), [(["tells"], 0), ([], 1)])
 def test_process_1_is_a_parent_only_when_it_says_so(arguments: list[str], code: int) -> None:
     """In a container headrace may be the entry point; elsewhere process 1 is who takes orphans."""
-    alone = ["unshare", "--pid", "--fork", "--kill-sleeping"]
+    alone = ["unshare", "--pid", "--fork", "--kill-child"]
     if os.getuid() != 0 or subprocess.run([*alone, "true"], capture_output=True).returncode:
         pytest.skip("a process number 1 of its own takes root")
     done = subprocess.run([*alone, sys.executable, "-c", ENTRY_POINT, *arguments])
