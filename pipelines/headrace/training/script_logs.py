@@ -91,9 +91,10 @@ class ScriptLogs:
                 folders.setdefault(of, []).append(path)
             for logs in folders.values():
                 found = chain(*(_merged(_points(read(path))) for path in logs))
-                if points := _merged(sorted(found, key=attrgetter("step"))):
+                points = _merged(sorted(found, key=attrgetter("step")))
+                if has_metrics := any(each.metrics for each in points):
                     self._write(source, points)
-                if points or source == SOURCES[-1]:  # events are read only once
+                if has_metrics or source == SOURCES[-1]:  # events are read only once
                     return
 
     def _events(self, path: Path, most: int) -> Iterator[Mapping[str, object]]:

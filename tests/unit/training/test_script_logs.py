@@ -121,6 +121,7 @@ def test_tables(run, name, content, progress, metrics):
         ("a.csv", "step,text\n1,yes\n".encode("utf-16")),
         ("a.csv", b"\x00\x01\x02" * 1000),
         ("a.csv", 'step,acc\n1,"' + "x" * 200_000),
+        ("a.csv", "step,acc\n1,yes\n"),
         ("train.log", "INFO step 3, loss 0.5\n"),
         ("a.csv", b"step" + b",x" * 2_000_000),
         ("trainer_state.json", ""),
