@@ -30,7 +30,6 @@ from headrace_bench.read import check_against, loader_epoch
 from headrace_bench.records import BenchTable
 from headrace_bench.shards import write_dataset
 from headrace_bench.workspace import workspace
-from headrace_probes.training import loss_of, make_optimizer, resnet50
 
 Range = tuple[int, int]
 
@@ -284,6 +283,8 @@ def _peer(size: int) -> tuple[str, _Peer]:
 
 def trained(epoch: Epoch, device: str = "cuda") -> Epoch:
     """Return an epoch that yields each batch when an optimizer step with it has ended."""
+    from headrace_probes.training import loss_of, make_optimizer, resnet50
+
     network = resnet50().to(device)
     optimizer = make_optimizer(network)
 
