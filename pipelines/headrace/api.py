@@ -18,7 +18,7 @@ from headrace.batch.findings import Section
 from headrace.cli.console import open_console
 from headrace.cli.runs import request_of
 from headrace.cli.watching import Watching
-from headrace.errors import StepError, UserError
+from headrace.errors import StepError, UserError, nearest
 from headrace.execution.check import check as checked
 from headrace.execution.execute import LeasePreview, execute, previews
 from headrace.files.layout import RunFolder
@@ -203,7 +203,12 @@ def list_runs(limit: int = 20, state: str | None = None) -> Any:
     Args:
         limit: Most rows.
         state: State of the runs, such as `failed`; None for all.
+
+    Raises:
+        UserError: The state does not exist.
     """
+    if state is not None and state not in [*StepState]:
+        raise UserError(f"The state '{state}' does not exist", nearest(state, StepState))
     states = () if state is None else (StepState(state),)
     rows = run_views(open_ledger().runs(limit, states))
     names = (

@@ -200,7 +200,7 @@ def test_a_full_tier_is_left_for_the_next_and_the_exit_of_a_script_is_named(plac
     place.write_site("two-tiers", tiers=tiers)
     place.write_recipe("script", model=None, train={"script": str(CODE / "gone.py")})
     refused = place.headrace("run", "script", "--site", "two-tiers")
-    words(refused.stderr, "train.script is ", "gone.py', which does not exist")
+    words(refused.stderr, "train.script needs ", "gone.py', which does not exist")
     script = {"script": str(CODE / "argparse_script.py")}  # without its arguments
     place.write_recipe("script", model=None, train=script)
     done = place.headrace("run", "script", "--site", "two-tiers")

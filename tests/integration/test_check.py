@@ -254,7 +254,7 @@ def test_a_good_recipe_is_measured_and_leaves_nothing(
             "Target 10 is out of bounds. → Give the last layer ('head', Linear(",
         ),
         ({**SCRIPT, "train": {"script": "missing.py"}}, "missing.py', which does not exist"),
-        ({**SCRIPT, "train": {"module": "mising.train"}}, "recipe: train.module is 'mising.train'"),
+        ({**SCRIPT, "train": {"module": "mising.train"}}, "recipe: train.module needs 'mising'"),
         (
             {**SCRIPT, "train": {"function": {"_target_": "broken.fitt"}}},
             "recipe: 'broken.fitt' does not exist",

@@ -122,7 +122,7 @@ _LISTING = {*_WITHOUT_RECIPES, "omegaconf", "yaml", "headrace.execution.execute"
         (("site", "list"), _HEAVY),
         (
             ("plan", "digits"),
-            {*_HEAVY - {"numpy"}, "headrace.cli.watching", "headrace.status.suite"},
+            {*_HEAVY - {"numpy", "pyarrow"}, "headrace.cli.watching", "headrace.status.suite"},
         ),
     ],
 )

@@ -120,7 +120,11 @@ def _for_people(rows: Sequence[TrialRecord], found: Results) -> Iterator[Rendera
     title = "Trials that no other one beats in all objectives:" if found.front else "Best trial:"
     if not found.objectives:
         names = ", ".join(sorted({name for row in rows for name in row.metrics}))
-        yield f"The suite has no objective: name one, as in --by NAME:max, of {names}."
+        yield (
+            f"The suite has no objective: name one, as in --by NAME:max, of {names}."
+            if names
+            else "The suite has no objective, and its trials have no metrics."
+        )
     elif are_folds(rows) and found.points[0].spread is not None:
         yield "Folds of the best point:" if len(found.points) > 1 else "Folds:"
         yield folds_table(found.points[0], found.objectives)

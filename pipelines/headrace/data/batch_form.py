@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from headrace.data.transforms import SAMPLE_ID, WHOLE, Batch, Transform, shown
 from headrace.errors import DataError, nearest
 
 _MOST_SHOWN = 8
-_OF_BYTES = (
-    " Layers take floats: {_target_: headrace.data.transforms.ScaleToUnit} in data.transforms "
-    "makes them of images in uint8."
-)
 
 
 def transformed(batch: Batch, transforms: Iterable[Transform]) -> Batch:
@@ -51,21 +50,39 @@ def description(made: Any) -> str:
     """Return what a batch holds and how a model takes it, for the hint of a failed step."""
     whole = f"The batch is a {parts_of(made)}"
     names = [str(name) for name in made if name != SAMPLE_ID] if isinstance(made, Mapping) else []
-    advice = "."
+    form = "."
     if names:
-        advice = (
+        form = (
             f": take a field as batch['{names[0]}']. To get a tuple instead, as for "
             f"`x, y = batch`, write data.batch: [{', '.join(names)}] in the recipe."
         )
-    return f"{whole}{advice}{_OF_BYTES if 'uint8' in whole else ''}"
+    values = made.values() if isinstance(made, Mapping) else _as_parts(made)
+    return " ".join([f"{whole}{form}", *_advice([v for v in values if isinstance(v, Tensor)])])
+
+
+def _as_parts(made: Any) -> Sequence[Any]:
+    return made if isinstance(made, tuple | list) else [made]
+
+
+def _advice(tensors: Sequence[Tensor]) -> Iterator[str]:
+    """Yield what makes layers take tensors that they often refuse."""
+    dtypes, transforms = {each.dtype for each in tensors}, "headrace.data.transforms"
+    if torch.uint8 in dtypes:
+        yield f"{{_target_: {transforms}.ScaleToUnit}} in data.transforms makes floats of images."
+    if any(t.ndim == 4 and t.shape[3] in (1, 3, 4) and t.shape[1] > 4 for t in tensors):
+        yield (
+            f"Convolutions take channels first: {{_target_: {transforms}.ChannelsFirst}} in "
+            "data.transforms moves them. pack.fields.NAME.channels sets their number."
+        )
+    if torch.float64 in dtypes:
+        yield "pack.fields.NAME.dtype: float32 stores numbers in the precision of most layers."
 
 
 def parts_of(made: Any) -> str:
     """Return what a batch holds, as `dict of image float32 (32, 3, 8, 8), label int64 (32,)`."""
     if isinstance(made, Mapping):
         return _listed("dict", (f"{name} {shown(value)}" for name, value in made.items()))
-    parts = made if isinstance(made, tuple | list) else [made]
-    return _listed(type(made).__name__, map(shown, parts))
+    return _listed(type(made).__name__, map(shown, _as_parts(made)))
 
 
 def _field(batch: Batch, name: str) -> Any:

@@ -94,8 +94,9 @@ def _check_labels(manifest: Manifest, task: str) -> None:
     if label is None:
         raise DataError(
             f"Dataset '{manifest.name}' has no labels to compare predictions with",
-            "Pack it with `dataset.labels: folders` or `index`, set `evaluate.task: custom` where "
-            "the model itself knows the labels, or set `evaluate: null`.",
+            "Name the column that is the label in `dataset.label_field`, or set `dataset.labels: "
+            "folders`. Without labels set `evaluate: null`, or `evaluate.task: custom` where the "
+            "model itself knows them.",
         )
     if task == "multilabel" and len(label.shape) != 1:
         raise DataError(

@@ -334,7 +334,8 @@ class Recipe(Settings):
         own = (self.evaluate.split, *self.evaluate.also_splits) if self.evaluate else ()
         for split in (each for each in own if each not in splits):
             if folds is None or split != VALIDATION:
-                yield f"evaluate.split is '{split}', but dataset.splits has {', '.join(splits)}"
+                yield (f"evaluate.split is '{split}', but dataset.splits has "
+                       f"{', '.join(splits)}: name one of these")  # fmt: skip
             elif fold is None and not self._runs_all_folds:
                 yield ("evaluate.split is 'val', which is one of the folds: set data.fold, from 0 "
                        f"to {folds - 1}")  # fmt: skip

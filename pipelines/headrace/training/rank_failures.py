@@ -141,8 +141,9 @@ def _missing(log: str, folder: str) -> str:
         path = (quoted or plain).removeprefix(f"{folder}/")
         if path and not path.startswith("/"):
             return (
-                f"'{path}' is looked for in the script's working folder, {folder}. For a path from "
-                f"where the run is started, write '${{oc.env:PWD}}/{path}' in the recipe. "
+                f"'{path}' is looked for in the script's working folder, {folder}. To start it "
+                "where the run is started, set train.folder: '${oc.env:PWD}'; or give it the whole "
+                f"path, as '${{oc.env:PWD}}/{path}' in train.args. "
             )
     return ""
 

@@ -159,13 +159,16 @@ def _check_fields(recipe: Recipe, manifest: Manifest) -> None:
         _check_field("data.batch", name, manifest)
 
 
+_OF_LABEL = "Name the column that is the label in dataset.label_field. "
+
+
 def _check_field(key: str, name: str, manifest: Manifest, hint: str = "") -> None:
     names = [field.name for field in manifest.fields]
     if name.removesuffix("_shape") not in (*names, "sample_id"):
         raise RecipeError(
             f"{key} asks for the field '{name}', which samples of dataset '{manifest.name}' "
             "have not",
-            f"{hint}{nearest(name, names)}",
+            f"{hint}{_OF_LABEL if name == 'label' else ''}{nearest(name, names)}",
         )
 
 

@@ -77,6 +77,8 @@ def test_a_form_that_means_nothing_is_refused(spec):
         ((FIELDS["image"], FIELDS["label"]), "a tuple of float32 (2, 3), int64 (2,)"),
         (FIELDS["image"], "float32 (2, 3)"),
         ((torch.zeros(2, 3, dtype=torch.uint8),), "ScaleToUnit} in data.transforms"),
+        ([torch.zeros(2, 24, 32, 3), FIELDS["label"]], "ChannelsFirst} in data.transforms"),
+        ({"x": torch.zeros(2, 3, dtype=torch.float64)}, "pack.fields.NAME.dtype: float32"),
         ({"text": ["a"]}, "text list"),
         (dict.fromkeys(range(20), 0), "…"),
         ({}, "a dict of "),

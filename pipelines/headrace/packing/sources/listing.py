@@ -170,7 +170,8 @@ def _check_named(asked: Asked, rows: RowContainer, name: str, other: str) -> Non
     if missing:
         hint = nearest(missing[0], types)
         if missing[0] == path and asked.is_index:
-            hint = f"{hint} {rows_as_samples(name)}"
+            names = "Name the column of the files in dataset.path_field."
+            hint = f"{hint} {names} {rows_as_samples(name)}"
         if other:
             hint = f"{hint} dataset.include leaves files without it out, as in ['{other}']."
         columns = " and no column ".join(map(repr, missing))
