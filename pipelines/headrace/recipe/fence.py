@@ -45,7 +45,7 @@ _PATHS = {
 _WEIGHTS = ("train.init_from", "evaluate.checkpoint")
 """Keys of files that are weights."""
 
-_URL = re.compile(r"[A-Za-z][\w+.-]*:+/")
+_URL, _FILE_URL = re.compile(r"[A-Za-z][\w+.-]*:+/"), re.compile("file://(localhost)?/")
 _LEADS = re.compile(rf"/+[^/]|~|{_URL.pattern}|.*::|(.*/)?\.\.(/|$)", re.DOTALL)
 """What a text of an argument begins with, or holds, that leads out of the folder of a run."""
 
@@ -89,7 +89,7 @@ def with_code_beside(recipe: Recipe, folder: Path) -> Recipe:
     """
     started = {(recipe.train.module or "").partition(".")[0]} - {""}
     tops = started | {use.name.partition(".")[0] for use in uses_of(recipe)}
-    known = [Path(each).expanduser() for each in recipe.code]
+    known = [Path(os.path.expanduser(each)) for each in recipe.code]
     lacking = [top for top in sorted(tops) if not any(_module(each, top) for each in known)]
     needed = [
         file
@@ -142,10 +142,11 @@ def absolute(recipe: Recipe) -> Recipe:
 
 def _with_index_here(dataset: DatasetSpec) -> DatasetSpec:
     """Return the dataset with the path of an index that lies in this folder, not in the source."""
-    index, source = dataset.index or "", _local(dataset.source or "")
+    index, source = dataset.index or "", os.path.expanduser(dataset.source or "")
     if _URL.match(source) or _LEADS.match(index) or not Path(index).is_file():
         return dataset
-    if Path(source).expanduser().joinpath(index).is_file():
+    beside = Path(source).parent if Path(source).is_file() else Path(source)
+    if (beside / index).is_file():
         return dataset
     return dataset.model_copy(update={"index": _absolute(index)})
 
@@ -171,18 +172,29 @@ def check_places(recipe: Recipe, site: Site) -> None:
                 f"Allowed: {', '.join(dict.fromkeys(roots))}. For more, write into the site: "
                 f"{line}",
             )
+    named = ((key, value) for key, value, _ in _named_places(recipe))
+    for key, value in (*named, *(("code", each) for each in recipe.code)):
+        if os.path.expanduser(value).startswith("~"):
+            raise RecipeError(
+                f"{key} is '{value}', in the home of a user whom this machine does not know",
+                "Correct the user's name, or write the whole path.",
+            )
 
 
-def _places(recipe: Recipe) -> Iterator[_Place]:
+def _named_places(recipe: Recipe) -> Iterator[_Place]:
     for (section, name), lists in _PATHS.items():
         value = getattr(getattr(recipe, section), name, None)
         if value is not None:
             yield f"{section}.{name}", value, lists
+    for file in recipe.evaluate.files if recipe.evaluate else ():
+        yield "evaluate.checkpoint", file, _BOTH
+
+
+def _places(recipe: Recipe) -> Iterator[_Place]:
+    yield from _named_places(recipe)
     index = recipe.dataset.index if recipe.dataset else None
     if index is not None and _LEADS.match(index):
         yield "dataset.index", index, _READ
-    for file in recipe.evaluate.files if recipe.evaluate else ():
-        yield "evaluate.checkpoint", file, _BOTH
     for text in recipe.train.words:
         if _LEADS.match(text):
             yield "train.args", text, _BOTH
@@ -226,8 +238,8 @@ def _lies_in(value: str, root: str) -> bool:
 
 
 def _local(value: str) -> str:
-    """Return the path of a `file://` URL; other values unchanged."""
-    return unquote(urlsplit(value).path) if value.startswith("file://") else value
+    """Return the path of a `file://` URL of this machine; other values unchanged."""
+    return unquote(urlsplit(value).path) if _FILE_URL.match(value) else value
 
 
 def _resolved(value: str) -> Path | None:
@@ -244,6 +256,7 @@ def _shown(value: str) -> str:
 
 
 def _absolute(value: str | None) -> str | None:
+    value = value and _local(value)
     if value is None or _URL.match(value) or value.startswith("~"):
         return value
     return str(Path(value).absolute())

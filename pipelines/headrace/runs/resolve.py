@@ -203,9 +203,9 @@ def _is_shared(path: Path, role: Role, site: Site) -> bool:
 def _with_init_file(recipe: Recipe) -> Recipe:
     """Return the recipe with a file for the run in `train.init_from`: `RUN[:CHECKPOINT]`."""
     wanted = recipe.train.init_from
-    if wanted is None or Path(wanted).expanduser().exists() or Path(wanted).suffix in _WEIGHTS:
+    if wanted is None or "/" in wanted or wanted.startswith("~") or Path(wanted).exists():
         return recipe
-    if "/" in wanted or wanted.startswith("~"):
+    if Path(wanted).suffix in _WEIGHTS:
         return recipe
     from headrace.checkpoints.files import chosen
     from headrace.ledger.ledger import open_ledger

@@ -13,6 +13,7 @@ import os
 import re
 import stat
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -33,7 +34,7 @@ from headrace.training.progress import finite, training_rows
 _EVERY_S, _SHARE = 2.0, 0.05
 """Seconds between looks at the files, and the largest share of the time that looks take."""
 _MOST_FOLDERS, _MOST_EVENTS, _MOST_BYTES, _MOST_ROWS = 2_000, 5_000, 2**20, 500
-_MOST_STATE_BYTES = 2**26
+_MOST_STATE_BYTES, _MOST_POINTS = 2**26, 20_000
 
 _KINDS = (r"trainer_state\.json", r".*\.(?:csv|tsv|log)", r"events\.out\.tfevents.*")
 _LOG = re.compile("|".join(_KINDS))
@@ -90,7 +91,9 @@ class ScriptLogs:
                 of = path.parent.parent if path.parent.name in _SPLITS else path.parent
                 folders.setdefault(of, []).append(path)
             for logs in folders.values():
-                found = chain(*(_merged(_points(read(path))) for path in logs))
+                # the last rows, so that a look takes about a second for logs of any size
+                last = (deque(read(path), max(_MOST_POINTS // len(logs), 1)) for path in logs)
+                found = chain(*(_merged(_points(rows)) for rows in last))
                 points = _merged(sorted(found, key=attrgetter("step")))
                 if has_metrics := any(each.metrics for each in points):
                     self._write(source, points)

@@ -372,6 +372,12 @@ MISTAKES = (
         followed=({"recipe.dataset.source": "AT/source"}, {"site.allowed_sources": ["/data/raw"]}),
     ),
     Mistake(
+        what="in the home of a user whom this machine does not know",
+        hint="Correct the user's name, or write the whole path",
+        given={"recipe.code": ["~no-such-user/code"]},
+        followed=({"recipe.code": ["AT/code"]},),
+    ),
+    Mistake(
         what="', no path",
         hint="Write the whole path",
         given={"recipe.trainer.loggers": [{"_target_": CSV, "save_dir": "$HOME/logs"}]},

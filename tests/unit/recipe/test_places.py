@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -13,6 +14,7 @@ from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.site import Role, Site
 from headrace.recipe.target_arguments import check_arguments
 from headrace.recipe.targets import check_targets, listed_by
+from headrace.runs.resolve import resolve
 from support.training import make_site
 
 STOP = "lightning.pytorch.callbacks.ModelCheckpoint"
@@ -214,10 +216,10 @@ def test_code_is_seen_from_the_folder_of_the_call(tmp_path, monkeypatch):
         ("*.csv", "*.csv"),
     ],
 )
-@pytest.mark.parametrize("source", ["data", "{at}/data", "file://{at}/data"])
+@pytest.mark.parametrize("source", ["data", "{at}/data", "file://{at}/data", "data/all.tar"])
 def test_an_index_may_lie_in_the_folder_of_the_call(tmp_path, monkeypatch, index, expected, source):
     (tmp_path / "data").mkdir()
-    for name in ("here.csv", "both.csv", "data/both.csv", "data/there.csv"):
+    for name in ("here.csv", "both.csv", "data/both.csv", "data/there.csv", "data/all.tar"):
         (tmp_path / name).touch()
     monkeypatch.chdir(tmp_path)
     named = [f"dataset.source={source.format(at=tmp_path)}", f"dataset.index='{index}'"]
@@ -230,3 +232,34 @@ def test_an_index_of_a_store_is_not_looked_for_in_the_folder_of_the_call(tmp_pat
     monkeypatch.chdir(tmp_path)
     named = ["dataset.source=s3://b/x", "dataset.index=here.csv", "dataset.labels=index"]
     assert absolute(load_recipe("digits", named)).dataset.index == "here.csv"
+
+
+@pytest.mark.parametrize("url", ["file://{}", "file://localhost{}", "file://{}?x#y"])
+def test_a_file_url_becomes_its_path_before_anything_reads_it(tmp_path, url):
+    folder = tmp_path / "my data%"
+    recipe = load_recipe("digits", ["dataset.source=" + url.format(quote(str(folder)))])
+    assert absolute(recipe).dataset.source == str(folder)
+
+
+@pytest.mark.parametrize("url", ["file://../data/x", "file://host/data/x", "file://[/data/x"])
+def test_a_file_url_of_another_host_is_no_path(site, url):
+    with pytest.raises(RecipeError, match="dataset.source leads to"):
+        check(site, f"dataset.source={url}")
+
+
+@pytest.mark.parametrize(
+    ("key", "given"),
+    [
+        ("dataset.source", [*BASE, "dataset.source={}", "dataset.index=labels.csv"]),
+        ("pack.target", [*BASE, "pack.target={}"]),
+        ("train.init_from", [*BASE, "train.init_from={}"]),
+        ("code", [*BASE, "code=['{}']"]),
+    ],
+)
+def test_the_home_of_an_unknown_user_is_refused(headrace_home, tmp_path, monkeypatch, key, given):
+    (tmp_path / "labels.csv").write_text("path,label\n")
+    monkeypatch.chdir(tmp_path)
+    place = "~no-such-user/a.h5"
+    recipe = load_recipe("digits", [each.replace("{}", place) for each in given])
+    with pytest.raises(RecipeError, match=f"{key} is '{place}', in the home of a user"):
+        resolve(recipe, load_site("laptop"), "train", is_from_terminal=True)

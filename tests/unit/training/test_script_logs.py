@@ -15,6 +15,7 @@ from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import RunFolder
 from headrace.informing import failures_of
 from headrace.steps.history import read_history
+from headrace.training import script_logs
 from headrace.training.launch_records import LIGHTNING, REPORT, TrainingProgress
 from headrace.training.script_logs import ScriptLogs
 from support.training import make_launch
@@ -162,6 +163,25 @@ def test_of_a_large_table_the_end_is_read(run):
     write(run.work / "a.csv", f"step,acc,text\n{lines}")
     assert found(run).metrics == {"acc": 99.999}
     assert 100 < len(rows(run)) <= 501
+
+
+@pytest.mark.parametrize("name", ["a.csv", "trainer_state.json"])
+def test_of_many_rows_the_last_are_parsed_and_logs_share_their_number(run, monkeypatch, name):
+    monkeypatch.setattr(script_logs, "_MOST_POINTS", 10, raising=False)
+    log = [{"epoch": 0, "step": step, "loss": 1.0} for step in range(100)]
+    table = "step,loss\n" + "".join(f"{row['step']},1.0\n" for row in log)
+    content = table if name == "a.csv" else json.dumps({"log_history": log})
+    write(run.work / name, content)
+    assert found(run).step == 99
+    assert [step for step, *_ in rows(run)] == [*range(90, 100)]
+    write(run.work / "b.csv", table.replace(",1.0", ",2.0"))
+    numbers = []
+    points = script_logs._points
+    monkeypatch.setattr(
+        script_logs, "_points", lambda rows: points(numbers.append(len(rows)) or rows)
+    )
+    found(run)
+    assert sum(numbers) <= 10
 
 
 def test_a_half_written_row_waits_for_its_end(run):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -54,7 +55,7 @@ def with_format(spec: DatasetSpec, access: Access = NOTHING) -> DatasetSpec:
     place = open_place(spec.source or "", access)
     source = spec.source or ""
     if place.folder is not None:
-        source = str(Path(source).expanduser().absolute())
+        source = str(place.folder / place.only)
     return spec.model_copy(update={"format": _form_of(spec, place), "source": source})
 
 
@@ -117,7 +118,7 @@ def _form_with(suffix: str, *taken: str) -> str | None:
 def form_of_file(source: str) -> str | None:
     """Return the form that a file of this machine has by its ending; None for others."""
     form = _form_with(suffix_of(source), "file")
-    return form if form and Path(source).expanduser().is_file() else None
+    return form if form and Path(os.path.expanduser(source)).is_file() else None
 
 
 def open_place(source: str, access: Access = NOTHING) -> SourceStore:
