@@ -243,7 +243,7 @@ def test_a_file_url_becomes_its_path_before_anything_reads_it(tmp_path, url):
 
 @pytest.mark.parametrize("url", ["file://../data/x", "file://host/data/x", "file://[/data/x"])
 def test_a_file_url_of_another_host_is_no_path(site, url):
-    with pytest.raises(RecipeError, match="dataset.source leads to"):
+    with pytest.raises(RecipeError, match=r"dataset\.source leads to"):
         check(site, f"dataset.source={url}")
 
 
