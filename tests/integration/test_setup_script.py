@@ -256,6 +256,10 @@ def test_entry_points_name_what_exists(wheel):
         ("apache_airflow_provider", "provider_info"): "headrace_airflow.provider:get_provider_info",
         ("airflow.plugins", "headrace"): "headrace_airflow.plugin:HeadracePlugin",
         ("airflow.plugins", "headrace_pages"): "headrace_pages.plugin:PagesPlugin",
+        **{
+            (f"{package}.callbacks_factory", "headrace"): "headrace.lightning_reports:callbacks"
+            for package in ("lightning.pytorch", "pytorch_lightning")
+        },
     }
     for target in found.values():
         module = target.partition(":")[0].replace(".", "/")
