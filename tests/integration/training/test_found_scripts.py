@@ -99,8 +99,8 @@ def test_each_kind_runs_unchanged_in_a_folder_of_its_own(
     assert config["new"] is None
     (version,) = (work["lightning_cli.py"] / "lightning_logs").iterdir()
     assert [each.name for each in version.glob("checkpoints/*")] == ["epoch=0-step=16.ckpt"]
-    for program in ("pkg.train", "run.sh"):
-        assert np.load(work[program] / "fit.npy") == pytest.approx([1.0, -2.0, 0.5])
+    for folder in (work["pkg.train"], work["run.sh"].parent):
+        assert np.load(folder / "fit.npy") == pytest.approx([1.0, -2.0, 0.5])
 
 
 def test_the_programs_of_the_page_are_there():
