@@ -32,7 +32,7 @@ def place(tmp_path: Path) -> Place:
     return make_place(tmp_path / "home")
 
 
-def _begun(place: Place, *arguments: str) -> subprocess.Popen[bytes]:
+def started(place: Place, *arguments: str) -> subprocess.Popen[bytes]:
     with (place.home / "output.log").open("ab") as log:
         return subprocess.Popen(
             [str(HEADRACE), *arguments],
@@ -56,7 +56,7 @@ def _entries(run: RunFolder) -> Sequence[object]:
 def test_what_has_ended_is_not_run_again(place: Place) -> None:
     """Trial N waits in its step N until it may go on: none ends before it is looked at."""
     trials = "model.holds=[1],[2],[3],[4]"
-    command = _begun(place, "sweep", "blobs", trials, "--site", "here", "suite.max_running=1")
+    command = started(place, "sweep", "blobs", trials, "--site", "here", "suite.max_running=1")
 
     def end(number: int) -> None:
         (place.home / f"go-{number}").touch()
@@ -74,7 +74,7 @@ def test_what_has_ended_is_not_run_again(place: Place) -> None:
     os.killpg(command.pid, signal.SIGINT)
     assert command.wait(_LONG_S) == _INTERRUPTED
     place.wait_for_quiet()
-    command = _begun(place, "resume", record.run_id)
+    command = started(place, "resume", record.run_id)
     end(3)
     for file in place.home.glob("ledger.db*"):
         file.unlink()
@@ -132,17 +132,6 @@ def trained_place(tmp_path: Path) -> Place:
     return trained_place
 
 
-def begun(trained_place: Place, *arguments: str) -> subprocess.Popen[bytes]:
-    with (trained_place.home / f"{arguments[0]}.log").open("wb") as log:
-        return subprocess.Popen(
-            [str(HEADRACE), *arguments],
-            env=trained_place.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-
-
 def trained(trained_place: Place) -> Counter[tuple[int, int]]:
     """How often a sample was trained in a step that counts: `(step, sample)`."""
     found: dict[tuple[str, int], list[int]] = {}
@@ -155,7 +144,7 @@ def trained(trained_place: Place) -> Counter[tuple[int, int]]:
 
 def test_checkpoints_are_evaluated_while_training_goes_on(trained_place: Place) -> None:
     """pains 30: the training itself goes on with another number of ranks, each sample once."""
-    training = begun(trained_place, "run", "held", "--site", "here")
+    training = started(trained_place, "run", "held", "--site", "here")
     wait_until((trained_place.home / f"held-{HELD}").exists, _WATCH_S, "training to wait")
     record, _ = trained_place.newest()
     run = RunFolder(Path(record.folder))
@@ -163,7 +152,7 @@ def test_checkpoints_are_evaluated_while_training_goes_on(trained_place: Place) 
     def evaluated() -> tuple[EvaluatedRow, ...]:
         return read_evaluated(run)
 
-    watching = begun(trained_place, "evaluate", record.run_id, "--watch", "evaluate.split=val")
+    watching = started(trained_place, "evaluate", record.run_id, "--watch", "evaluate.split=val")
     wait_until(lambda: len(evaluated()) == 2, _WATCH_S, "two checkpoints to be evaluated")
     assert training.poll() is None
     seen = [

@@ -76,8 +76,8 @@ def varies(info: FieldInfo) -> bool:
 
 
 def columns_of(samples: Sequence[Sample]) -> dict[str, list[Any]]:
-    """Return the values of the first sample's fields; raise `DataError` if others lack a field."""
-    for name in samples[0]:
+    """Return the values of each field; raise `DataError` if samples differ in fields."""
+    for name in dict.fromkeys(name for sample in samples for name in sample):
         if any(name not in sample for sample in samples):
             raise DataError(
                 f"Samples of one batch differ in fields: only some have '{name}'",

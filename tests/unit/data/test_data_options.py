@@ -232,10 +232,14 @@ def test_faults_of_sample_transforms_are_named(folder):
     def some(sample):
         return {**sample, "extra": 1} if sample["label"] else sample
 
+    def all_but_the_first(sample):
+        return {**sample, "extra": 1} if int(sample["sample_id"]) else sample
+
     for transform, pad, error, text in (
         (fails, 0, UserCodeError, "fails raised KeyError: 'wrods'"),
         (nothing, 0, UserCodeError, "returned a NoneType"),
         (some, 0, DataError, "differ in fields"),
+        (all_but_the_first, 0, DataError, "only some have 'extra'"),
         (dict, None, DataError, "Field 'length' of one batch holds float32"),
     ):
         reading = Reading(transforms=(transform,), pad=pad)
