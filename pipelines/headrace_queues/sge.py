@@ -47,12 +47,17 @@ _ACCOUNTING_DAYS = "30"
 
 _ENDS = {
     "37": JobState.TIMED_OUT,
-    # the accounting does not distinguish qdel from other signals
-    **dict.fromkeys(("17", "100"), JobState.CANCELLED),
+    "17": JobState.CANCELLED,
     **dict.fromkeys(map(str, (*range(1, 12), *range(18, 22), 26, 27, 28, 36, 38)),
                     JobState.NODE_FAILED),
 }  # fmt: skip
 """Values of `failed` in the accounting. Source: sge_status(5)."""
+
+_SIGNALS = {
+    "137": JobState.CANCELLED,  # SIGKILL: also of qdel
+    **dict.fromkeys(("138", "152"), JobState.TIMED_OUT),  # SIGUSR1 and SIGXCPU, of s_rt and s_cpu
+}
+"""Exit status of jobs that ended by a signal, `failed` 100. Source: queue_conf(5)."""
 
 _COMPLAINT = re.compile(r"error|denied|no jobs")
 _NAME = re.compile(r"[\w.-]+")
@@ -248,8 +253,10 @@ def parse_qacct(text: str) -> list[JobStatus]:
 
 def _ended(fields: Mapping[str, str]) -> JobStatus:
     failed, _, words = fields.get("failed", "0").partition(":")
-    exit_status = fields.get("exit_status", "0").split()[0]
+    exit_status, _, signal = fields.get("exit_status", "0").partition(" ")
     state = JobState.COMPLETED if exit_status == "0" else JobState.FAILED
+    if failed.strip() == "100":
+        state, words = _SIGNALS.get(exit_status, state), signal.strip(" ()")
     ended = JobStatus(
         job_id=fields["jobnumber"],
         state=_ENDS.get(failed.strip(), state),
@@ -266,9 +273,13 @@ def parse_fields(text: str) -> dict[str, str]:
 
 
 def queue_facts(name: str, queue: Mapping[str, str]) -> QueueFacts:
-    """Return a queue's settings from `qconf -sq`; if values differ by host, the default."""
-    limit = queue.get("h_rt", "INFINITY").partition(",")[0].strip()
-    return QueueFacts(name=name, limit_s=None if limit == "INFINITY" else clock_s(limit))
+    """Return a queue's settings from `qconf -sq`; if values differ by host, the default.
+
+    A job that reaches `s_rt` gets a signal that ends it too.
+    """
+    limits = [queue.get(key, "INFINITY").partition(",")[0].strip() for key in ("h_rt", "s_rt")]
+    limits_s = [clock_s(each) for each in limits if each != "INFINITY"]
+    return QueueFacts(name=name, limit_s=min(limits_s, default=None))
 
 
 def judge_environment(

@@ -44,6 +44,7 @@ _OUTSIDE = 254
 _NETWORK = f"10.68.{os.getpid() % 250}"
 _HERE = socket.gethostname()
 _PORTS = {"SGE_QMASTER_PORT": "6444", "SGE_EXECD_PORT": "6445"}
+_BARE = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "SGE_ND": "1"}
 _FOLDERS = ("commands", "db", "spool", "qmaster/job_scripts")
 _PROGRAMS = Path("/usr/lib/gridengine")
 _DEFAULTS = Path("/usr/share/gridengine")
@@ -67,14 +68,13 @@ scheduler_threads  1
 _CONFIGURATION = {
     "min_uid": "0",
     "min_gid": "0",
+    "login_shells": "none",
     "load_report_time": "00:00:01",
     "max_unheard": "00:00:05",
-    "reschedule_unknown": "00:00:05",
-    "qmaster_params": "ENABLE_RESCHEDULE_KILL=true,ENABLE_RESCHEDULE_SLAVE=true",
     "reporting_params": "accounting=true reporting=false flush_time=00:00:01 joblog=false "
     "sharelog=00:00:00",
 }
-"""What differs from Debian's: jobs of root, short pauses, an end of jobs on lost hosts."""
+"""What differs from Debian's: jobs of root, without its profile, and short pauses."""
 
 _SCHEDULER = {"schedule_interval": "0:0:1", "flush_submit_sec": "1", "flush_finish_sec": "1"}
 _QUEUES = {
@@ -132,10 +132,9 @@ class GridEngine:
     def start_host(self, host: str) -> Daemon:
         """Start the daemon of a host."""
         program = str(_PROGRAMS / ("sge_qmaster" if host == _MASTER else "sge_execd"))
-        inside = f'hostname {host} && {self._with_hosts} && exec "$0"'
+        inside = f'hostname {host} && {self._with_hosts} && exec env -i {self._bare} "$0"'
         enter = ("ip", "netns", "exec", self._namespace(host), "unshare", "--uts")
-        environment = {**self._place, "SGE_ND": "1"}  # stays in the foreground
-        return self.daemons.start(host, (*enter, "sh", "-c", inside, program), environment)
+        return self.daemons.start(host, (*enter, "sh", "-c", inside, program), {})
 
     def lose_power(self, host: str) -> None:
         """Kill all processes of a host."""
@@ -183,14 +182,17 @@ class GridEngine:
 
     def down(self) -> None:
         """End all jobs and daemons."""
-        if any(each.name == _MASTER and each.is_alive for each in self.daemons.all):
-            self.commands.run(("qdel", "-u", "*"))
-        self.daemons.stop()
-        for host in (_MASTER, *_HOSTS):
+        for host in _ADDRESSES:
             self.lose_power(host)
+        self.daemons.stop()
 
     def _answers(self) -> bool:
         return self.commands.run(("qconf", "-sm")).code == 0
+
+    @property
+    def _bare(self) -> str:
+        """Environment of a daemon, which its jobs inherit; with SGE_ND, it is no background one."""
+        return " ".join(f"{key}={value}" for key, value in (self._place | _BARE).items())
 
     @property
     def _with_hosts(self) -> str:

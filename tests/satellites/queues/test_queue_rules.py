@@ -170,24 +170,6 @@ class TestPbs(FakeQueueContract):
     }
 
 
-class TestGridEngine(FakeQueueContract):
-    kind = "sge"
-    make = Sge
-    batch = Batch(parallel_environment="mpi")
-    refused = {"partition": "nope"}
-    refusal = 'unknown queue "nope"'
-    impossible = {"folder": "/dev/null/folder"}
-    always = {"parallel_environment": "mpi"}
-    cancelled_early = JobState.UNKNOWN
-    no_answer = {"program": "qsub", "error": "error: commlib error: got read error (closing)"}
-
-    def test_a_job_that_no_cluster_can_run_is_refused(
-        self, system: BatchSystem, tmp_path: Path
-    ) -> None:
-        with pytest.raises(JobRefusedError, match="no suitable queues"):
-            system.submit(self.job(tmp_path, nodes=99))
-
-
 class TestLsf(FakeQueueContract):
     kind = "lsf"
     make = Lsf
