@@ -43,21 +43,17 @@ from headrace.errors import BatchError, nearest
 from headrace.recipe.batch import Batch
 from headrace.recipe.site import Role
 
-_ACCOUNTING_DAYS = "30"
+_ALL_NAMES = "headrace-*"
 
 _ENDS = {
-    "37": JobState.TIMED_OUT,
     "17": JobState.CANCELLED,
     **dict.fromkeys(map(str, (*range(1, 12), *range(18, 22), 26, 27, 28, 36, 38)),
                     JobState.NODE_FAILED),
 }  # fmt: skip
 """Values of `failed` in the accounting. Source: sge_status(5)."""
 
-_SIGNALS = {
-    "137": JobState.CANCELLED,  # SIGKILL: also of qdel
-    **dict.fromkeys(("138", "152"), JobState.TIMED_OUT),  # SIGUSR1 and SIGXCPU, of s_rt and s_cpu
-}
-"""Exit status of jobs that ended by a signal, `failed` 100. Source: queue_conf(5)."""
+_SIGNALS = {"137": JobState.CANCELLED, "138": JobState.TIMED_OUT}
+"""Exit status of jobs that ended by SIGKILL, as by qdel, or SIGUSR1, as by `s_rt`."""
 
 _COMPLAINT = re.compile(r"error|denied|no jobs")
 _NAME = re.compile(r"[\w.-]+")
@@ -127,10 +123,10 @@ class Sge(BatchSystem):
         wanted = set(job_ids)
         if not wanted:
             return {}
-        # with several ids, qacct reports all jobs of the user: one pass over a large file is
-        # cheaper than several
-        which = wanted if len(wanted) == 1 else ()
-        output = self._ask("qacct", "-o", self._user(), "-d", _ACCOUNTING_DAYS, "-j", *which)
+        # one pass over a large file is cheaper than several; `-d` would leave out jobs whose start
+        # is not known, as of a lost node
+        which = job_ids[0] if len(wanted) == 1 else _ALL_NAMES
+        output = self._ask("qacct", "-o", self._user(), "-j", which)
         return {each.job_id: each for each in parse_qacct(output) if each.job_id in wanted}
 
     @override
@@ -257,12 +253,22 @@ def _ended(fields: Mapping[str, str]) -> JobStatus:
     state = JobState.COMPLETED if exit_status == "0" else JobState.FAILED
     if failed.strip() == "100":
         state, words = _SIGNALS.get(exit_status, state), signal.strip(" ()")
+    elif failed.strip() == "37":
+        state = JobState.TIMED_OUT if _used_its_time(fields) else JobState.OUT_OF_MEMORY
+        words += f"; it used {fields.get('maxvmem', 'unknown')} of memory"
     ended = JobStatus(
         job_id=fields["jobnumber"],
         state=_ENDS.get(failed.strip(), state),
         reason=words.strip() or (f"exit status {exit_status}" if exit_status != "0" else ""),
     )
     return ended_on((fields["hostname"],) if "hostname" in fields else (), ended)
+
+
+def _used_its_time(fields: Mapping[str, str]) -> bool:
+    """Whether a job reached its `h_rt`; the accounting has one value for this and `h_vmem`."""
+    limit = re.search(r"\bh_rt=(\d+)", fields.get("category", ""))
+    used = re.match(r"[\d.]+", fields.get("ru_wallclock", ""))
+    return limit is None or used is None or float(used[0]) >= int(limit[1])
 
 
 def parse_fields(text: str) -> dict[str, str]:

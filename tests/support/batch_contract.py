@@ -132,7 +132,9 @@ class BatchContract:
             assert seen.reason
         finally:
             system.cancel([job_id])
-        assert end_of(system, job_id).state is self.cancelled_early
+        wait_until(
+            lambda: end_of(system, job_id).state is self.cancelled_early, ENDED_S, "its end"
+        )
 
     def test_a_lost_answer_makes_no_second_job(
         self, flaky: Callable[..., tuple[BatchSystem, FlakySubmits]], tmp_path: Path

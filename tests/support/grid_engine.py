@@ -83,9 +83,10 @@ _QUEUES = {
 }
 _EVERY_QUEUE = {"hostlist": " ".join(_HOSTS), "slots": str(SLOTS), "load_thresholds": "NONE",
                 "shell": "/bin/bash"}  # fmt: skip
+_OF_SITES = {"control_slaves": "TRUE", "job_is_first_task": "TRUE", "accounting_summary": "FALSE"}
 _ENVIRONMENTS = {
-    "mpi": {"allocation_rule": "1", "control_slaves": "TRUE"},
-    "mpi4": {"allocation_rule": "4", "control_slaves": "TRUE"},
+    "mpi": {**_OF_SITES, "allocation_rule": "1"},
+    "mpi4": {**_OF_SITES, "allocation_rule": "4"},
     "make": {"allocation_rule": "$round_robin", "control_slaves": "FALSE"},
 }
 

@@ -80,7 +80,7 @@ def test_books_are_asked_for_one_job_by_its_id():
     commands.books = ["7"]
     seen = current_status(Sge(commands), JobRecord(job_id="7", name="a", submitted_at=0.0))
     assert (seen.state, seen.is_from_books) == (JobState.COMPLETED, True)
-    assert commands.looks == [("qacct", "-o", "me", "-d", "30", "-j", "7")]
+    assert commands.looks == [("qacct", "-o", "me", "-j", "7")]
 
 
 def test_an_answer_that_is_an_error_comes_with_what_may_be_wrong():
