@@ -43,6 +43,7 @@ from headrace.errors import BatchError, nearest
 from headrace.recipe.batch import Batch
 from headrace.recipe.site import Role
 
+_DELETED = "being deleted"
 _ALL_NAMES = "headrace-*"
 
 _ENDS = {
@@ -116,7 +117,7 @@ class Sge(BatchSystem):
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         # all jobs of the user: qstat cannot select by id
         found = [each for _, each in self._qstat() if each.job_id in set(job_ids)]
-        return {each.job_id: self._with_reason(each) for each in found}
+        return {each.job_id: self._completed(each) for each in found}
 
     @override
     def accounting(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
@@ -200,12 +201,21 @@ class Sge(BatchSystem):
         """Return the name of this account where the commands run."""
         return self._ask("id", "-un").strip()
 
-    def _with_reason(self, status: JobStatus) -> JobStatus:
-        if not status.never_starts:
-            return status
-        lines = self._ask("qstat", "-j", status.job_id).splitlines()
-        why = [line.partition(":")[2].strip() for line in lines if line.startswith("error reason")]
-        return status.model_copy(update={"reason": "; ".join(why) or status.reason})
+    def _completed(self, status: JobStatus) -> JobStatus:
+        """Add why a job never starts, or that it can never leave the queue."""
+        if status.never_starts:
+            lines = self._ask("qstat", "-j", status.job_id).splitlines()
+            why = [each.partition(":")[2] for each in lines if each.startswith("error reason")]
+            return status.model_copy(update={"reason": "; ".join(why).strip() or status.reason})
+        if status.reason == _DELETED and self._is_silent(status.nodes[0]):
+            lost = {"state": JobState.NODE_FAILED, "reason": f"{status.nodes[0]} does not answer"}
+            return ended_on(status.nodes, status.model_copy(update=lost))
+        return status
+
+    def _is_silent(self, host: str) -> bool:
+        """Whether a host does not answer: Grid Engine then waits for its report of a job's end."""
+        answer = parse_xml(self._ask("qstat", "-f", "-q", f"*@{host}", "-xml"))
+        return any("u" in each.findtext("state", "") for each in answer.iter("Queue-List"))
 
     @override
     def _complaints(self, answer: CommandResult) -> list[str]:
@@ -213,13 +223,17 @@ class Sge(BatchSystem):
         return [line for line in lines if _COMPLAINT.match(line.strip())]
 
 
-def parse_qstat(text: str) -> list[tuple[str, JobStatus]]:
-    """Return names and jobs from the output of `qstat -xml`."""
+def parse_xml(text: str) -> ElementTree.Element:
+    """Return the output of `qstat -xml`."""
     try:
-        root = ElementTree.fromstring(text)
+        return ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
         raise BatchError(f"Grid Engine does not answer qstat in XML: {error}") from error
-    return [(job.findtext("JB_name", ""), _status(job)) for job in root.iter("job_list")]
+
+
+def parse_qstat(text: str) -> list[tuple[str, JobStatus]]:
+    """Return names and jobs from the output of `qstat -xml`."""
+    return [(job.findtext("JB_name", ""), _status(job)) for job in parse_xml(text).iter("job_list")]
 
 
 def _status(job: ElementTree.Element) -> JobStatus:
@@ -228,10 +242,11 @@ def _status(job: ElementTree.Element) -> JobStatus:
     host = job.findtext("queue_name", "").partition("@")[2]
     pending = "w" in letters or "q" in letters
     failed = pending and "E" in letters
+    reason = f"in error state {letters}" if failed else "held" if "h" in letters else ""
     return JobStatus(
         job_id=job.findtext("JB_job_number", ""),
         state=JobState.PENDING if pending else JobState.RUNNING,
-        reason=f"in error state {letters}" if failed else "held" if "h" in letters else "",
+        reason=_DELETED if "d" in letters and host else reason,
         nodes=(host,) if host and not pending else (),
         never_starts=failed,
     )
