@@ -269,8 +269,9 @@ def _ended(fields: Mapping[str, str]) -> JobStatus:
     if failed.strip() == "100":
         state, words = _SIGNALS.get(exit_status, state), signal.strip(" ()")
     elif failed.strip() == "37":
-        state = JobState.TIMED_OUT if _used_its_time(fields) else JobState.OUT_OF_MEMORY
-        words += f"; it used {fields.get('maxvmem', 'unknown')} of memory"
+        state = JobState.TIMED_OUT
+        if not _used_its_time(fields):
+            state, words = JobState.OUT_OF_MEMORY, f"{words}; it used {fields.get('maxvmem')}"
     ended = JobStatus(
         job_id=fields["jobnumber"],
         state=_ENDS.get(failed.strip(), state),

@@ -132,9 +132,7 @@ class BatchContract:
             assert seen.reason
         finally:
             system.cancel([job_id])
-        wait_until(
-            lambda: end_of(system, job_id).state is self.cancelled_early, ENDED_S, "its end"
-        )
+        wait_until(lambda: end_of(system, job_id).state is self.cancelled_early, ENDED_S, "its end")
 
     def test_a_lost_answer_makes_no_second_job(
         self, flaky: Callable[..., tuple[BatchSystem, FlakySubmits]], tmp_path: Path

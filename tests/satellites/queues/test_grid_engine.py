@@ -62,7 +62,7 @@ class TestGridEngine(ScriptContract):
             ("for i in 1 2 3; do (head -c 120M /dev/zero; sleep 60) | tail & done; wait",
              ("-l h_vmem=300M",), JobState.OUT_OF_MEMORY),  # each process is below the limit
             ("sleep 60", ("-l s_rt=0:0:1",), JobState.TIMED_OUT),
-            ("kill -KILL $PPID; sleep 2", (), JobState.NODE_FAILED),  # the node's process of the job
+            ("kill -KILL $PPID; sleep 2", (), JobState.NODE_FAILED),  # its daemon's child
         ],
     )  # fmt: skip
     def test_how_a_job_ended(

@@ -14,8 +14,7 @@ from pydantic import ValidationError
 from headrace.batch.commands import CommandResult
 from headrace.batch.job_records import JobState
 from headrace.batch.queue_state import JobRecord, current_status, job_status
-from headrace.batch.system import BatchSystem
-from headrace.errors import BatchError, JobRefusedError, LoginError
+from headrace.errors import BatchError, LoginError
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.batch import Batch
