@@ -242,12 +242,13 @@ def _status(job: ElementTree.Element) -> JobStatus:
     host = job.findtext("queue_name", "").partition("@")[2]
     pending = "w" in letters or "q" in letters
     failed = pending and "E" in letters
+    nodes = (host,) if host and not pending else ()
     reason = f"in error state {letters}" if failed else "held" if "h" in letters else ""
     return JobStatus(
         job_id=job.findtext("JB_job_number", ""),
         state=JobState.PENDING if pending else JobState.RUNNING,
-        reason=_DELETED if "d" in letters and host else reason,
-        nodes=(host,) if host and not pending else (),
+        reason=_DELETED if "d" in letters and nodes else reason,
+        nodes=nodes,
         never_starts=failed,
     )
 

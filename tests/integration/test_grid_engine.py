@@ -62,13 +62,16 @@ def test_a_gang_whose_job_is_deleted_is_lost_and_says_why(
 def test_a_gang_that_loses_a_host_ends_on_the_others(
     grid_engine: GridEngine, tmp_path: Path, headrace_home: Path, first: bool
 ):
-    """pains 22: its part of the job can neither end nor be deleted before the host is back."""
+    """pains 22, 34: Grid Engine cannot delete the job of a first host before it is back."""
     folder = opened(tmp_path / "site", _role(grid_engine))
     (job_id,) = grid_engine.queue()
     hosts = _works(folder, grid_engine)
     grid_engine.lose_power(hosts[0 if first else 1])
     try:
         wait_for_state(folder, LeaseState.LOST, START_TIMEOUT_S)
+        cause = lease_client.cause(folder)
+        blamed = () if cause is None else (cause.failure_class, *cause.bad_nodes)
+        assert blamed == ((FailureClass.INFRASTRUCTURE, hosts[0]) if first else ())
         lease_client.end(folder)
         place = str(folder.path.resolve())
         wait_until(lambda: not marked([folder])[place], GONE_WITHIN_S, "its processes to end")

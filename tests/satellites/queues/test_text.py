@@ -14,7 +14,7 @@ from headrace.batch.system import BatchSystem
 from headrace.clusters import lease_machines
 from headrace.clusters.lease_machines import job_spec
 from headrace.clusters.lease_records import LeaseSpec, job_name
-from headrace.errors import AmbiguousSubmitError, BatchError
+from headrace.errors import AmbiguousSubmitError, BatchError, SubmitLimitError
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
 from headrace_queues import lsf, pbs, sge
@@ -495,6 +495,13 @@ def test_a_submit_without_an_id_is_no_refusal(system: type[BatchSystem], output:
     job = _spec(_role("pbs", {}))
     with pytest.raises(AmbiguousSubmitError, match="no clear answer"):
         system(ScriptedCommands(CommandResult(0, output, ""))).submit(job)
+
+
+@pytest.mark.parametrize("whose", ["user (current job count: 1)", "cluster"])
+def test_a_full_queue_of_grid_engine_is_no_refusal(whose: str):
+    text = f"Unable to run job: job rejected: only 1 jobs are allowed per {whose}\nExiting.\n"
+    with pytest.raises(SubmitLimitError, match="only 1 jobs are allowed per"):
+        sge.Sge(ScriptedCommands(CommandResult(25, "", text))).submit(_spec(_role("pbs", {})))
 
 
 @pytest.mark.parametrize(
