@@ -205,7 +205,7 @@ def _ask(system: BatchSystem, leases: Path, state: QueueState) -> dict[str, obje
         patience = patience_after(failures)
         return {"asked_at": now, "num_failures": failures, "patience": patience}
     reason = f"{system.name} knows nothing of it any more"
-    # an accounting may be late: a job is given up when it was asked for it in vain twice
+    # an accounting may be late: two queries must lack the job
     for job_id in past & in_vain.keys() & set(asked) - found.keys():
         found[job_id] = JobStatus(job_id=job_id, state=JobState.UNKNOWN, reason=reason)
     return {
@@ -260,7 +260,7 @@ def current_status(system: BatchSystem, job: JobRecord) -> JobStatus:
 def final_status(system: BatchSystem, job: JobRecord, timeout_s: float) -> JobStatus | None:
     """Return how a job ended, or that it never starts; None after `timeout_s`.
 
-    A late accounting gets `accounting_pause_s` to report a job that has left the queue.
+    A job that has left the queue may be missing in the accounting for `accounting_pause_s`.
     """
     began, pause_s = time.monotonic(), _FIRST_PAUSE_S
     while True:
