@@ -73,6 +73,22 @@ def test_books_that_are_one_large_file_are_seldom_read(
     assert len(commands.looks) == 4  # at 0, 30 and 60 s, and when the two are given up
 
 
+def test_a_long_job_that_the_books_have_late_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """pains 31: Grid Engine writes them up to 15 s after the job has left the queue."""
+    clock = [5000.0]
+    monkeypatch.setattr(time, "time", lambda: clock[0])
+    commands = Forgetful()
+    (tmp_path / "1").mkdir()
+    record = JobRecord(job_id="1", name="1", submitted_at=1000.0)
+    write_record(tmp_path / "1" / "job.json", record)
+    assert not job_status(Sge(commands), tmp_path, record, 10.0).state.is_final
+    commands.books = ["1"]
+    clock[0] += 31.0
+    assert job_status(Sge(commands), tmp_path, record, 10.0).state is JobState.COMPLETED
+
+
 def test_books_are_asked_for_one_job_by_its_id():
     """The answer does not grow with what the user ran before, nor is it asked for twice."""
     commands = Forgetful()
