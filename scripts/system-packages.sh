@@ -23,6 +23,12 @@ has_munge() { [[ -x /usr/sbin/munged ]]; }
 
 has_mariadb-server() { [[ -x /usr/sbin/mariadbd ]]; }
 
+has_gridengine-master() { [[ -x /usr/lib/gridengine/sge_qmaster ]]; }
+
+has_gridengine-exec() { [[ -x /usr/lib/gridengine/sge_execd ]]; }
+
+has_gridengine-client() { [[ -x /usr/lib/gridengine/qsub ]]; }
+
 has_charliecloud() { command -v ch-run >/dev/null; }
 
 has_openmpi-bin() { command -v mpirun >/dev/null; }
@@ -38,6 +44,7 @@ has_sudo() { command -v sudo >/dev/null; }
 has_iproute2() { command -v ip >/dev/null; }
 
 PACKAGES=(git postgresql chromium shellcheck slurm-wlm slurmdbd munge mariadb-server
+  gridengine-master gridengine-exec gridengine-client
   charliecloud openmpi-bin openssh-server openssh-client iproute2 systemd sudo)
 
 missing() {
@@ -55,9 +62,10 @@ why() { # PACKAGE: what is left out without it
   slurm-wlm | slurmdbd | munge | mariadb-server)
     say "  $1: the tests on a real Slurm are skipped"
     ;;
+  gridengine-*) say "  $1: the tests on a real Grid Engine are skipped" ;;
   openmpi-bin) say "  openmpi-bin: the tests of ranks started by mpirun are skipped" ;;
   openssh-server | openssh-client) say "  $1: the tests of login nodes are skipped" ;;
-  iproute2) say "  iproute2: the test of a gang on two hosts is skipped" ;;
+  iproute2) say "  iproute2: the tests of gangs on several hosts, and of Grid Engine, are skipped" ;;
   sudo) say "  sudo: the tests of several users on one Slurm are skipped" ;;
   systemd) say "  systemd: the unit of deploy/systemd is not checked" ;;
   shellcheck) say "  shellcheck: the shell scripts are not linted" ;;

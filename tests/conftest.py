@@ -18,6 +18,7 @@ from headrace.processes.identity import end_processes
 from headrace.processes.zygote import zygotes
 from support.airflow_service import airflow_service, pytest_runtest_teardown
 from support.ec2_sim import ec2_sim
+from support.grid_engine import dev_grid_engine, grid_engine
 from support.leftovers import MARK, describe, started_by
 from support.login_node import login_node
 from support.net_hosts import net_hosts
@@ -42,8 +43,10 @@ from support.waiting import wait_until
 
 __all__ = [
     "airflow_service",
+    "dev_grid_engine",
     "dev_slurm",
     "ec2_sim",
+    "grid_engine",
     "login_node",
     "moto_bucket",
     "moto_server",

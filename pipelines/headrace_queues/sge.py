@@ -43,16 +43,18 @@ from headrace.errors import BatchError, nearest
 from headrace.recipe.batch import Batch
 from headrace.recipe.site import Role
 
-_ACCOUNTING_DAYS = "30"
+_DELETED = "being deleted"
+_ALL_NAMES = "headrace-*"
 
 _ENDS = {
-    "37": JobState.TIMED_OUT,
-    # the accounting does not distinguish qdel from other signals
-    **dict.fromkeys(("17", "100"), JobState.CANCELLED),
+    "17": JobState.CANCELLED,
     **dict.fromkeys(map(str, (*range(1, 12), *range(18, 22), 26, 27, 28, 36, 38)),
                     JobState.NODE_FAILED),
 }  # fmt: skip
 """Values of `failed` in the accounting. Source: sge_status(5)."""
+
+_SIGNALS = {"137": JobState.CANCELLED, "138": JobState.TIMED_OUT}
+"""Exit status of jobs that ended by SIGKILL, as by qdel, or SIGUSR1, as by `s_rt`."""
 
 _COMPLAINT = re.compile(r"error|denied|no jobs")
 _NAME = re.compile(r"[\w.-]+")
@@ -115,17 +117,17 @@ class Sge(BatchSystem):
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         # all jobs of the user: qstat cannot select by id
         found = [each for _, each in self._qstat() if each.job_id in set(job_ids)]
-        return {each.job_id: self._with_reason(each) for each in found}
+        return {each.job_id: self._completed(each) for each in found}
 
     @override
     def accounting(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         wanted = set(job_ids)
         if not wanted:
             return {}
-        # with several ids, qacct reports all jobs of the user: one pass over a large file is
-        # cheaper than several
-        which = wanted if len(wanted) == 1 else ()
-        output = self._ask("qacct", "-o", self._user(), "-d", _ACCOUNTING_DAYS, "-j", *which)
+        # one pass over a large file is cheaper than several; `-d` would leave out jobs whose start
+        # is not known, as of a lost node
+        which = job_ids[0] if len(wanted) == 1 else _ALL_NAMES
+        output = self._ask("qacct", "-o", self._user(), "-j", which)
         return {each.job_id: each for each in parse_qacct(output) if each.job_id in wanted}
 
     @override
@@ -199,12 +201,21 @@ class Sge(BatchSystem):
         """Return the name of this account where the commands run."""
         return self._ask("id", "-un").strip()
 
-    def _with_reason(self, status: JobStatus) -> JobStatus:
-        if not status.never_starts:
-            return status
-        lines = self._ask("qstat", "-j", status.job_id).splitlines()
-        why = [line.partition(":")[2].strip() for line in lines if line.startswith("error reason")]
-        return status.model_copy(update={"reason": "; ".join(why) or status.reason})
+    def _completed(self, status: JobStatus) -> JobStatus:
+        """Add why a job never starts, or that it can never leave the queue."""
+        if status.never_starts:
+            lines = self._ask("qstat", "-j", status.job_id).splitlines()
+            why = [each.partition(":")[2] for each in lines if each.startswith("error reason")]
+            return status.model_copy(update={"reason": "; ".join(why).strip() or status.reason})
+        if status.reason == _DELETED and self._is_silent(status.nodes[0]):
+            lost = {"state": JobState.NODE_FAILED, "reason": f"{status.nodes[0]} does not answer"}
+            return ended_on(status.nodes, status.model_copy(update=lost))
+        return status
+
+    def _is_silent(self, host: str) -> bool:
+        """Whether a host does not answer: Grid Engine then waits for its report of a job's end."""
+        answer = parse_xml(self._ask("qstat", "-f", "-q", f"*@{host}", "-xml"))
+        return any("u" in each.findtext("state", "") for each in answer.iter("Queue-List"))
 
     @override
     def _complaints(self, answer: CommandResult) -> list[str]:
@@ -212,13 +223,17 @@ class Sge(BatchSystem):
         return [line for line in lines if _COMPLAINT.match(line.strip())]
 
 
-def parse_qstat(text: str) -> list[tuple[str, JobStatus]]:
-    """Return names and jobs from the output of `qstat -xml`."""
+def parse_xml(text: str) -> ElementTree.Element:
+    """Return the output of `qstat -xml`."""
     try:
-        root = ElementTree.fromstring(text)
+        return ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
         raise BatchError(f"Grid Engine does not answer qstat in XML: {error}") from error
-    return [(job.findtext("JB_name", ""), _status(job)) for job in root.iter("job_list")]
+
+
+def parse_qstat(text: str) -> list[tuple[str, JobStatus]]:
+    """Return names and jobs from the output of `qstat -xml`."""
+    return [(job.findtext("JB_name", ""), _status(job)) for job in parse_xml(text).iter("job_list")]
 
 
 def _status(job: ElementTree.Element) -> JobStatus:
@@ -227,11 +242,13 @@ def _status(job: ElementTree.Element) -> JobStatus:
     host = job.findtext("queue_name", "").partition("@")[2]
     pending = "w" in letters or "q" in letters
     failed = pending and "E" in letters
+    nodes = (host,) if host and not pending else ()
+    reason = f"in error state {letters}" if failed else "held" if "h" in letters else ""
     return JobStatus(
         job_id=job.findtext("JB_job_number", ""),
         state=JobState.PENDING if pending else JobState.RUNNING,
-        reason=f"in error state {letters}" if failed else "held" if "h" in letters else "",
-        nodes=(host,) if host and not pending else (),
+        reason=_DELETED if "d" in letters and nodes else reason,
+        nodes=nodes,
         never_starts=failed,
     )
 
@@ -248,14 +265,27 @@ def parse_qacct(text: str) -> list[JobStatus]:
 
 def _ended(fields: Mapping[str, str]) -> JobStatus:
     failed, _, words = fields.get("failed", "0").partition(":")
-    exit_status = fields.get("exit_status", "0").split()[0]
+    exit_status, _, signal = fields.get("exit_status", "0").partition(" ")
     state = JobState.COMPLETED if exit_status == "0" else JobState.FAILED
+    if failed.strip() == "100":
+        state, words = _SIGNALS.get(exit_status, state), signal.strip(" ()")
+    elif failed.strip() == "37":
+        state = JobState.TIMED_OUT
+        if not _used_its_time(fields):
+            state, words = JobState.OUT_OF_MEMORY, f"{words}; it used {fields.get('maxvmem')}"
     ended = JobStatus(
         job_id=fields["jobnumber"],
         state=_ENDS.get(failed.strip(), state),
         reason=words.strip() or (f"exit status {exit_status}" if exit_status != "0" else ""),
     )
     return ended_on((fields["hostname"],) if "hostname" in fields else (), ended)
+
+
+def _used_its_time(fields: Mapping[str, str]) -> bool:
+    """Whether a job reached its `h_rt`; the accounting has one value for this and `h_vmem`."""
+    limit = re.search(r"\bh_rt=(\d+)", fields.get("category", ""))
+    used = re.match(r"[\d.]+", fields.get("ru_wallclock", ""))
+    return limit is None or used is None or float(used[0]) >= int(limit[1])
 
 
 def parse_fields(text: str) -> dict[str, str]:
@@ -266,9 +296,13 @@ def parse_fields(text: str) -> dict[str, str]:
 
 
 def queue_facts(name: str, queue: Mapping[str, str]) -> QueueFacts:
-    """Return a queue's settings from `qconf -sq`; if values differ by host, the default."""
-    limit = queue.get("h_rt", "INFINITY").partition(",")[0].strip()
-    return QueueFacts(name=name, limit_s=None if limit == "INFINITY" else clock_s(limit))
+    """Return a queue's settings from `qconf -sq`; if values differ by host, the default.
+
+    A job that reaches `s_rt` gets a signal that ends it too.
+    """
+    limits = [queue.get(key, "INFINITY").partition(",")[0].strip() for key in ("h_rt", "s_rt")]
+    limits_s = [clock_s(each) for each in limits if each != "INFINITY"]
+    return QueueFacts(name=name, limit_s=min(limits_s, default=None))
 
 
 def judge_environment(

@@ -10,7 +10,7 @@ MAX_FILE_LINES = 450
 
 BUDGETS = {
     "headrace": 1531,
-    "headrace/batch": 2456,
+    "headrace/batch": 2461,
     "headrace/checkpoints": 955,
     "headrace/cli": 4727,
     "headrace/clusters": 5790,
@@ -41,7 +41,7 @@ BUDGETS = {
     "headrace_foresight": 3636,
     "headrace_pages": 1760,
     "headrace_probes": 2201,
-    "headrace_queues": 768,
+    "headrace_queues": 802,
 }
 """Most lines of Python of each room: what goes over takes something out, or is decided."""
 

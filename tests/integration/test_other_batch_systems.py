@@ -1,4 +1,4 @@
-"""Gangs and pools on fakes of PBS, Grid Engine and LSF, and on hosts without a queue."""
+"""Gangs and pools on fakes of PBS and LSF, and on hosts without a queue."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ from support.leases import START_TIMEOUT_S, opened, submit_look, wait_for_state
 from support.login_node import JOBS, LoginNode
 from support.waiting import wait_until
 
-JOB_VARIABLES = {"pbs": "PBS_JOBID", "sge": "JOB_ID", "lsf": "LSB_JOBID"}
-EXTRA: dict[str, dict[str, Any]] = {"sge": {"parallel_environment": "mpi"}}
+JOB_VARIABLES = {"pbs": "PBS_JOBID", "lsf": "LSB_JOBID"}
 GONE_WITHIN_S = 60.0
 
 
@@ -51,13 +50,13 @@ def queue(
     made.end()
 
 
-@pytest.mark.parametrize(("queue", "backend"), [("sge", "sge"), ("lsf", "lsf")], indirect=["queue"])
+@pytest.mark.parametrize("queue", ["lsf"], indirect=True)
 def test_a_gang_opens_works_and_leaves_nothing(
-    queue: FakeQueue, backend: str, tmp_path: Path, headrace_home: Path
+    queue: FakeQueue, tmp_path: Path, headrace_home: Path
 ):
     """pains 15, 22: one allocation of N nodes, which leaves the queue with its lease."""
-    folder = opened(tmp_path / "site", _role(backend))
-    _works(folder, queue, backend)
+    folder = opened(tmp_path / "site", _role("lsf"))
+    _works(folder, queue, "lsf")
     lease_client.end(folder, grace_s=20, reason="the test is over")
     assert LeaseFiles.read(folder).state(15) is LeaseState.CLOSED
     _nothing_is_left(folder, queue)
@@ -88,7 +87,6 @@ def test_a_gang_whose_job_is_deleted_by_hand_is_lost_and_says_why(
     ("queue", "backend", "host", "delete"),
     [
         ("pbs", "pbs", "job", "qdel"),
-        ("sge", "sge", "job", ""),
         ("lsf", "lsf", "control", "bkill"),
     ],
     indirect=["queue"],
@@ -121,29 +119,19 @@ def test_a_pool_grows_loses_a_node_and_shrinks_to_nothing(
     _nothing_is_left(folder, queue)
 
 
-@pytest.mark.parametrize(
-    ("queue", "backend", "hosts_file"),
-    [("sge", "sge", "PE_HOSTFILE"), ("pbs", "pbs", "PBS_NODEFILE")],
-    indirect=["queue"],
-)
-def test_a_node_on_which_jobs_fail_is_left_out_or_at_least_named(
-    queue: FakeQueue, backend: str, hosts_file: str, tmp_path: Path, headrace_home: Path
+@pytest.mark.parametrize("queue", ["pbs"], indirect=True)
+def test_a_node_on_which_jobs_fail_is_at_least_named(
+    queue: FakeQueue, tmp_path: Path, headrace_home: Path
 ):
     """pains 20, 34: the queue gives the bad node again and again; PBS cannot be told not to."""
-    bad = f'if grep -q fake1 "${hosts_file}"; then echo broken; exit 7; fi'
-    batch = {"interface": "lo", "poll": 0.2, "prologue": [bad], **EXTRA.get(backend, {})}
+    bad = 'if grep -q fake1 "$PBS_NODEFILE"; then echo broken; exit 7; fi'
+    batch = {"interface": "lo", "poll": 0.2, "prologue": [bad]}
     changes = {"kind": "pool", "host": "control", "keep_nodes": 0.5, "batch": batch}
-    folder = opened(tmp_path / "site", _role(backend, **changes))
-    if Role(backend=backend).leaves_nodes_out:
-        with Fleet.open(folder) as fleet:
-            fleet.nodes(2, START_TIMEOUT_S)
-        assert [each.node for each in lease_view(folder).avoids] == ["fake1"]
-        assert lease_view(folder).bad_nodes == ("fake1",)
-    else:
-        submit_look(folder)
-        wait_for_state(folder, LeaseState.FAILED, START_TIMEOUT_S)
-        assert lease_view(folder).takes_all == "PBS cannot leave nodes out"
-        assert "3 jobs in a row failed" in lease_view(folder).why_ended
+    folder = opened(tmp_path / "site", _role("pbs", **changes))
+    submit_look(folder)
+    wait_for_state(folder, LeaseState.FAILED, START_TIMEOUT_S)
+    assert lease_view(folder).takes_all == "PBS cannot leave nodes out"
+    assert "3 jobs in a row failed" in lease_view(folder).why_ended
     assert {each.host for each in lease_view(folder).ended} == {"fake1"}
     lease_client.end(folder, grace_s=20, reason="the test is over")
     _nothing_is_left(folder, queue)
@@ -165,7 +153,7 @@ def _living(queue: FakeQueue) -> list[str]:
 
 
 def _role(backend: str, **changes: Any) -> Role:
-    batch = {"interface": "lo", "poll": 0.2, **EXTRA.get(backend, {})}
+    batch = {"interface": "lo", "poll": 0.2}
     given = {"backend": backend, "kind": "gang", "nodes": 2, "lifetime": 600, "batch": batch}
     return Role.model_validate(given | changes)
 

@@ -98,7 +98,10 @@ class Job:
         meetings = Path(self.run.site.folder).glob("leases/*/steps/*/parts/launch-*/peers-*")
         (meeting,) = meetings
         group = PeerGroup(folder=meeting, hosts=("",) * NUM_NODES, index=0)
-        self.held = [group.held_by(node) or frozenset() for node in range(NUM_NODES)]
+        held = [group.held_by(node) for node in range(NUM_NODES)]
+        if None in held:  # on a busy machine training begins before all nodes have staged
+            return
+        self.held = [each or frozenset() for each in held]
         self.listening = [
             {address for address, port in host.listeners() if port == group.notice_of(node).port}
             for node, host in enumerate(self._hosts.hosts)

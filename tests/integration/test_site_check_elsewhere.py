@@ -1,4 +1,4 @@
-"""`headrace site check` on PBS, Grid Engine, LSF, hosts by SSH, and through a login node."""
+"""`headrace site check` on PBS, LSF, hosts by SSH, and through a login node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.fake_queues.commands import FakeQueue, fake_queue
 from support.login_node import LoginNode
 from support.site_checks import check, graded, site_file
 
-VERSIONS = {"pbs": "pbs_version = 23.06.06", "sge": "SGE 8.1.9", "lsf": "IBM Spectrum LSF Standard"}
+VERSIONS = {"pbs": "pbs_version = 23.06.06", "lsf": "IBM Spectrum LSF Standard"}
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def here(queue: FakeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-@pytest.mark.parametrize("queue", ["pbs", "sge", "lsf"], indirect=True)
+@pytest.mark.parametrize("queue", ["pbs", "lsf"], indirect=True)
 def test_a_good_site_has_nothing_to_fix(
     queue: FakeQueue, here: None, headrace_home: Path, request: pytest.FixtureRequest
 ):
@@ -51,9 +51,6 @@ def test_a_good_site_has_nothing_to_fix(
     [
         ("pbs", {"batch": {"partition": "wrokq"}}, "queue", "Did you mean 'workq'?"),
         ("pbs", {"nodes": 5}, "nodes", "asks for 5 nodes, workq gives a job 4"),
-        ("sge", {"batch": {"partition": "al.q"}}, "queue", "Did you mean 'all.q'?"),
-        ("sge", {"batch": {"partition": "gpu.q"}}, "environment", "the queue gpu.q has no 'mpi'"),
-        ("sge", {"lifetime": "99h"}, "qsub -w v", "cannot run in queue"),
         ("lsf", {"batch": {"partition": "old"}}, "queue", "old takes no jobs: it is Closed"),
         ("lsf", {"ranks_per_node": 33}, "nodes", "66 CPUs, normal gives a job 64"),
     ],
@@ -111,7 +108,7 @@ def test_a_queue_that_starts_no_jobs_is_warned_of(
 
 @pytest.mark.parametrize(
     ("queue", "silence"),
-    [("pbs", "cannot connect to server"), ("sge", "commlib error"), ("lsf", "LSF is down")],
+    [("pbs", "cannot connect to server"), ("lsf", "LSF is down")],
     indirect=["queue"],
 )
 def test_commands_that_do_not_answer_are_named(
@@ -193,7 +190,6 @@ def _hosts(node: LoginNode) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _site(home: Path, system: str, **changes: Any) -> Path:
-    extra = {"sge": {"parallel_environment": "mpi", "partition": "all.q"}}.get(system, {})
-    batch = {"interface": "lo", "poll": 0.2, **extra, **changes.pop("batch", {})}
+    batch = {"interface": "lo", "poll": 0.2, **changes.pop("batch", {})}
     role = {"backend": system, "kind": "gang", "nodes": 2, "lifetime": "1h", "batch": batch}
     return site_file(home, role | changes)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -21,6 +21,7 @@ import yaml
 
 from headrace.cli import airflow_server
 from headrace.cli.airflow_server import AirflowApi, AirflowBusyError
+from headrace.errors import UnknownNameError
 from headrace.execution.reap import end_run
 from headrace.files.layout import StepFolder
 from headrace.ledger.ledger import Ledger
@@ -126,6 +127,10 @@ class TaskApi(AirflowApi):
     def page(self, name: str, **query: object) -> dict[str, Any]:
         """What one of headrace's pages shows."""
         return self._call("GET", f"/headrace/data/{name}?{urlencode(query)}")
+
+    def act(self, name: str, **body: object) -> None:
+        """A button of headrace's pages."""
+        self._call("POST", f"/headrace/act/{name}", body)
 
     def runs(self, dag_id: str) -> list[dict[str, Any]]:
         """The newest DAG runs."""
@@ -301,8 +306,16 @@ class AirflowService:
         return "".join(log.read_text(errors="replace") for log in sorted(logs.glob("*.log")))
 
     def xcom(self, dag_run: str, task_id: str, key: str, dag_id: str = DAG_ID) -> object:
-        """Value of an XCom of a task, as the web UI shows it."""
-        return self.asked(lambda: self.api.xcom(dag_id, dag_run, task_id, key))
+        """Value of an XCom of a task, as the web UI shows it; waits until it is pushed."""
+        found: list[object] = []
+
+        def pushed() -> bool:
+            with suppress(UnknownNameError):
+                found.append(self.asked(lambda: self.api.xcom(dag_id, dag_run, task_id, key)))
+            return bool(found)
+
+        wait_until(pushed, 120.0, f"{key} of {task_id}", poll_s=0.5)
+        return found[0]
 
     def note(self, dag_run: str, dag_id: str = DAG_ID) -> str | None:
         """The note of a DAG run."""

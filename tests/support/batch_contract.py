@@ -132,7 +132,7 @@ class BatchContract:
             assert seen.reason
         finally:
             system.cancel([job_id])
-        assert end_of(system, job_id).state is self.cancelled_early
+        wait_until(lambda: end_of(system, job_id).state is self.cancelled_early, ENDED_S, "its end")
 
     def test_a_lost_answer_makes_no_second_job(
         self, flaky: Callable[..., tuple[BatchSystem, FlakySubmits]], tmp_path: Path
@@ -212,7 +212,55 @@ class BatchContract:
         end_of(system, record.job_id)
 
 
-class FakeQueueContract(BatchContract):
+class ScriptContract(BatchContract):
+    """The suite of systems whose job scripts start the tasks on further nodes themselves."""
+
+    @pytest.fixture
+    def limited(self) -> dict[str, Any]:
+        """Changes that make a job one that reaches its time limit within seconds."""
+        raise NotImplementedError
+
+    def test_a_submit_to_a_server_that_is_down_is_no_refusal(
+        self, silent: BatchSystem, tmp_path: Path
+    ) -> None:
+        """pains 17."""
+        with pytest.raises(AmbiguousSubmitError, match="no clear answer"):
+            silent.submit(self.job(tmp_path))
+        for ask in (silent.poll, silent.cancel):  # Grid Engine's accounting is a file
+            with pytest.raises(BatchError, match="does not answer"):
+                ask(["1"])
+        with pytest.raises(BatchError, match="does not answer"):
+            silent.longest_job_s(self.batch)
+
+    def test_an_end_at_the_time_limit_is_told(
+        self, system: BatchSystem, limited: dict[str, Any], tmp_path: Path
+    ) -> None:
+        job_id = system.submit(self.job(tmp_path, command=("sleep", "60"), **limited))
+        ended = end_of(system, job_id)
+        assert ended.state is JobState.TIMED_OUT
+        assert ended.reason
+        assert system.accounting([job_id])[job_id].state is JobState.TIMED_OUT
+
+    def test_the_first_node_that_fails_ends_the_job(
+        self, system: BatchSystem, tmp_path: Path
+    ) -> None:
+        """As with `srun --kill-on-bad-exit`."""
+        text = f'if [ "${INDEX}" = 1 ]; then exit 5; fi; sleep 60'
+        job_id = system.submit(self.job(tmp_path, nodes=2, command=("sh", "-c", text)))
+        assert end_of(system, job_id).state is JobState.FAILED
+
+    def test_each_node_knows_its_place(self, system: BatchSystem, tmp_path: Path) -> None:
+        text = f'echo "${INDEX}:$(pwd)" >> seen; test -z "$DISPLAY_OF_SUBMITTER"'
+        folder = tmp_path / "a folder"
+        folder.mkdir()
+        changes = {"folder": str(folder), "log": f"{folder}/log", "nodes": 3}
+        job_id = system.submit(self.job(tmp_path, command=("sh", "-c", text), **changes))
+        assert end_of(system, job_id).state is JobState.COMPLETED, (folder / "log").read_text()
+        seen = (folder / "seen").read_text().splitlines()
+        assert sorted(seen) == [f"{index}:{folder}" for index in range(3)]
+
+
+class FakeQueueContract(ScriptContract):
     """The suite of systems that are driven through fakes of their commands only."""
 
     kind: ClassVar[str]
@@ -242,45 +290,10 @@ class FakeQueueContract(BatchContract):
     def silent(self, queue: FakeQueue) -> BatchSystem:
         return type(self).make(queue.silent_commands)
 
-    def test_a_submit_to_a_server_that_is_down_is_no_refusal(
-        self, silent: BatchSystem, tmp_path: Path
-    ) -> None:
-        """pains 17."""
-        with pytest.raises(AmbiguousSubmitError, match="no clear answer"):
-            silent.submit(self.job(tmp_path))
-        for ask in (silent.accounting, silent.cancel):
-            with pytest.raises(BatchError, match="does not answer"):
-                ask(["1"])
-        with pytest.raises(BatchError, match="does not answer"):
-            silent.longest_job_s(self.batch)
-
-    def test_an_end_at_the_time_limit_is_told(
-        self, system: BatchSystem, queue: FakeQueue, tmp_path: Path
-    ) -> None:
+    @pytest.fixture
+    def limited(self, queue: FakeQueue) -> dict[str, Any]:
         queue.limit_s(0.2)
-        job_id = system.submit(self.job(tmp_path, command=("sleep", "60")))
-        ended = end_of(system, job_id)
-        assert ended.state is JobState.TIMED_OUT
-        assert ended.reason
-        assert system.accounting([job_id])[job_id].state is JobState.TIMED_OUT
-
-    def test_the_first_node_that_fails_ends_the_job(
-        self, system: BatchSystem, tmp_path: Path
-    ) -> None:
-        """As with `srun --kill-on-bad-exit`."""
-        text = f'if [ "${INDEX}" = 1 ]; then exit 5; fi; sleep 60'
-        job_id = system.submit(self.job(tmp_path, nodes=2, command=("sh", "-c", text)))
-        assert end_of(system, job_id).state is JobState.FAILED
-
-    def test_each_node_knows_its_place(self, system: BatchSystem, tmp_path: Path) -> None:
-        text = f'echo "${INDEX}:$(pwd)" >> seen; test -z "$DISPLAY_OF_SUBMITTER"'
-        folder = tmp_path / "a folder"
-        folder.mkdir()
-        changes = {"folder": str(folder), "log": f"{folder}/log", "nodes": 3}
-        job_id = system.submit(self.job(tmp_path, command=("sh", "-c", text), **changes))
-        assert end_of(system, job_id).state is JobState.COMPLETED, (folder / "log").read_text()
-        seen = (folder / "seen").read_text().splitlines()
-        assert sorted(seen) == [f"{index}:{folder}" for index in range(3)]
+        return {}
 
 
 def job(place: Path, **changes: Any) -> JobSpec:

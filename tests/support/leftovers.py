@@ -84,3 +84,14 @@ def last_will(statement: str, environment: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         executor.communicate(b"alive")
+
+
+@contextmanager
+def unmarked() -> Iterator[None]:
+    """What is started here outlives the test."""
+    mark = os.environ.pop(MARK, None)
+    try:
+        yield
+    finally:
+        if mark is not None:
+            os.environ[MARK] = mark

@@ -42,14 +42,8 @@ class NetHost:
 
     def lose_power(self) -> None:
         """Kill all of its processes; with the last one goes what its storage held."""
-        for pid in self._pids():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not self._pids(), 90, f"{self.namespace} to be off")
+        kill_all_in(self.namespace)
         self.node.stop()
-
-    def _pids(self) -> list[int]:
-        return [int(pid) for pid in _output(f"netns pids {self.namespace}").split()]
 
 
 @dataclass(frozen=True)
@@ -82,10 +76,17 @@ def net_hosts() -> Iterator[Callable[[Sequence[int]], NetHosts]]:
 
 def _problem() -> str:
     """What is missing here; empty when there can be hosts."""
+    if not (SSHD.exists() and shutil.which("ssh")):
+        return "needs the Debian packages openssh-server and openssh-client"
+    return namespaces_problem()
+
+
+def namespaces_problem() -> str:
+    """Why this machine cannot have network namespaces; empty if it can."""
     if os.geteuid() != 0:
         return "needs root: it makes network namespaces"
-    if not (SSHD.exists() and shutil.which("ssh") and shutil.which("ip")):
-        return "needs the Debian packages openssh-server, openssh-client and iproute2"
+    if not shutil.which("ip"):
+        return "needs the Debian package iproute2"
     space = f"hr{os.getpid()}-try"
     tried = subprocess.run(
         ["ip", "netns", "add", space], capture_output=True, text=True, check=False
@@ -103,24 +104,14 @@ def _made(folder: Path, sizes: Sequence[int], stack: ExitStack) -> NetHosts:
     storage = folder / "storage"
     storage.mkdir()
     outside = f"10.66.{number}.254"
-    for bridge in (f"{name}c", f"{name}d"):
-        _ip(f"link add {bridge} type bridge")
-        stack.callback(_ip, f"link delete {bridge}")
-        _ip(f"link set {bridge} up")
-    _ip(f"address add {outside}/24 dev {name}c")
+    add_bridge(f"{name}c", stack, outside)
+    add_bridge(f"{name}d", stack)
     hosts = []
     for index, num_bytes in enumerate(sizes, start=1):
-        space = f"{name}-{index}"
-        _ip(f"netns add {space}")
-        stack.callback(_ip, f"netns delete {space}")
+        space = add_namespace(name, index, stack)
         addresses = {"ctl0": f"10.66.{number}.{index}", DATA: f"10.67.{number}.{index}"}
         for device, address in addresses.items():
-            bridge = f"{name}{device[0]}"
-            _ip(f"link add {bridge}{index} master {bridge} type veth peer {device} netns {space}")
-            _ip(f"link set {bridge}{index} up")
-            _ip(f"-n {space} address add {address}/24 dev {device}")
-        for device in ("lo", *addresses):
-            _ip(f"-n {space} link set {device} up")
+            connect(space, f"{name}{device[0]}", index, device, address)
         mount = f'mount -t tmpfs -o size={num_bytes},mode=700 tmpfs {storage} && exec "$@"'
         prefix = ("ip", "netns", "exec", space, "sh", "-c", mount, "sh")
         own = folder / f"ssh-{index}"
@@ -132,6 +123,44 @@ def _made(folder: Path, sizes: Sequence[int], stack: ExitStack) -> NetHosts:
     for host in hosts:
         host.node.start()
     return NetHosts(tuple(hosts), storage, outside)
+
+
+def add_bridge(name: str, stack: ExitStack, address: str = "") -> None:
+    """Make a network between namespaces; with an address, this machine is in it too."""
+    _ip(f"link add {name} type bridge")
+    stack.callback(_ip, f"link delete {name}")
+    _ip(f"link set {name} up")
+    if address:
+        _ip(f"address add {address}/24 dev {name}")
+
+
+def add_namespace(name: str, index: int, stack: ExitStack) -> str:
+    """Make a network namespace with loopback; return its name."""
+    space = f"{name}-{index}"
+    _ip(f"netns add {space}")
+    stack.callback(_ip, f"netns delete {space}")
+    _ip(f"-n {space} link set lo up")
+    return space
+
+
+def connect(space: str, bridge: str, index: int, device: str, address: str) -> None:
+    """Give a namespace an interface with an address on a bridge."""
+    _ip(f"link add {bridge}{index} master {bridge} type veth peer {device} netns {space}")
+    _ip(f"link set {bridge}{index} up")
+    _ip(f"-n {space} address add {address}/24 dev {device}")
+    _ip(f"-n {space} link set {device} up")
+
+
+def kill_all_in(space: str) -> None:
+    """Kill all processes of a network namespace, and wait for their end."""
+
+    def pids() -> list[int]:
+        return [int(pid) for pid in _output(f"netns pids {space}").split()]
+
+    for pid in pids():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not pids(), 90, f"{space} to be off")
 
 
 def _know_each_other(hosts: Sequence[NetHost]) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from slurm_dev_files import Shape
 from headrace.batch.commands import LocalCommands
 from headrace.batch.slurm import Slurm, node_names
 from headrace.processes.identity import die_with_parent
-from support.leftovers import MARK
+from support.leftovers import unmarked
 from support.waiting import wait_until
 
 LEAVING_S = 60
@@ -74,7 +72,7 @@ class DevSlurm:
     def restart_controller(self) -> None:
         """Start the controller, unless it runs."""
         if "slurmctld" not in {each.name for each in self.daemons.all if each.is_alive}:
-            with _unmarked():
+            with unmarked():
                 slurm_dev.start_controller(self.shape, self.daemons)
 
     def heal(self) -> None:
@@ -83,7 +81,7 @@ class DevSlurm:
         alive = {each.name for each in self.daemons.all if each.is_alive}
         for name in self.shape.node_names:
             if slurm_dev.node_daemon(name) not in alive:
-                with _unmarked():
+                with unmarked():
                     slurm_dev.start_node(self.shape, self.daemons, name)
         wait_until(self._is_whole, LEAVING_S, "all nodes to be idle", poll_s=0.5)
 
@@ -100,17 +98,6 @@ class DevSlurm:
     def queue(self, *options: str) -> list[str]:
         """Ids of the jobs that wait or run."""
         return self.run("squeue", "--noheader", "--format=%i", *options).split()
-
-
-@contextmanager
-def _unmarked() -> Iterator[None]:
-    """What is started here outlives the test."""
-    mark = os.environ.pop(MARK, None)
-    try:
-        yield
-    finally:
-        if mark is not None:
-            os.environ[MARK] = mark
 
 
 @pytest.fixture(scope="session")

@@ -196,7 +196,7 @@ def _ask(system: BatchSystem, leases: Path, state: QueueState) -> dict[str, obje
     open_ids = [each for each in records if each not in known or not known[each].state.is_final]
     in_vain = {job_id: at for job_id, at in state.unbooked.items() if job_id in open_ids}
     past = {each for each in open_ids if now - records[each].submitted_at > _FORGOTTEN_AFTER_S}
-    pausing = {each for each, at in in_vain.items() if now - at < system.accounting_pause_s} - past
+    pausing = {each for each, at in in_vain.items() if now - at < system.accounting_pause_s}
     try:
         found, asked = look_up(system, open_ids, pausing)
     except BatchError as error:
@@ -205,7 +205,8 @@ def _ask(system: BatchSystem, leases: Path, state: QueueState) -> dict[str, obje
         patience = patience_after(failures)
         return {"asked_at": now, "num_failures": failures, "patience": patience}
     reason = f"{system.name} knows nothing of it any more"
-    for job_id in past - found.keys():
+    # an accounting may be late: two queries must lack the job
+    for job_id in past & in_vain.keys() & set(asked) - found.keys():
         found[job_id] = JobStatus(job_id=job_id, state=JobState.UNKNOWN, reason=reason)
     return {
         "asked_at": now,
@@ -257,14 +258,18 @@ def current_status(system: BatchSystem, job: JobRecord) -> JobStatus:
 
 
 def final_status(system: BatchSystem, job: JobRecord, timeout_s: float) -> JobStatus | None:
-    """Return how a job ended, or that it never starts; None after `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
-    pause_s = _FIRST_PAUSE_S
+    """Return how a job ended, or that it never starts; None after `timeout_s`.
+
+    A job that has left the queue may be missing in the accounting for `accounting_pause_s`.
+    """
+    began, pause_s = time.monotonic(), _FIRST_PAUSE_S
     while True:
         found = current_status(system, job)
-        if found.state.is_final or found.never_starts:
+        passed_s = time.monotonic() - began
+        is_late = found.state is JobState.UNKNOWN and passed_s < system.accounting_pause_s
+        if found.never_starts or (found.state.is_final and not is_late):
             return found
-        if time.monotonic() > deadline:
+        if passed_s > timeout_s and not is_late:
             return None
         time.sleep(pause_s)
         pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)

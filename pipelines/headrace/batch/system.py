@@ -107,7 +107,7 @@ class BatchSystem(Backend[Role], ABC):
     index_variable: str = INDEX
     """Environment variable of a job's tasks that holds the index of the node, from 0."""
     accounting_pause_s: float = 0.0
-    """Seconds between two queries for a job that the accounting lacks, if each reads all of it."""
+    """Longest delay of the accounting, and seconds between two queries for a job that it lacks."""
     show: str
     """Begin of a command that shows all of a job; the id follows directly."""
     submit_command: tuple[str, ...]

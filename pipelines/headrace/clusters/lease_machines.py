@@ -153,7 +153,7 @@ def _ended(system: BatchSystem, record: JobRecord, folder: LeaseFolder) -> JobVi
     found = _with_accounting(system, current_status(system, record))
     if put_back(found, has_started=is_there(folder.host)):
         return put_back_view(found, system.name)
-    if not found.state.is_final:
+    if not found.state.is_final or found.state is JobState.UNKNOWN:
         ended = final_status(system, record, _ENDING_S)
         if ended is None:
             return None

@@ -57,11 +57,19 @@ def test_a_queue_of_pbs():
 
 
 @pytest.mark.parametrize(
-    ("limit", "seconds"),
-    [("INFINITY", None), ("48:00:00", 172800.0), ("24:00:00,[node4=INFINITY]", 86400.0)],
+    ("soft", "limit", "seconds"),
+    [
+        ("INFINITY", "INFINITY", None),
+        ("INFINITY", "48:00:00", 172800.0),
+        ("INFINITY", "24:00:00,[node4=INFINITY]", 86400.0),
+        ("01:00:00", "48:00:00", 3600.0),
+    ],
 )
-def test_a_queue_of_grid_engine(limit: str, seconds: float | None):
-    text = f"qname                 all.q\nhostlist              a b \\\n    c\nh_rt    {limit}\n"
+def test_a_queue_of_grid_engine(soft: str, limit: str, seconds: float | None):
+    text = (
+        "qname                 all.q\nhostlist              a b \\\n    c\n"
+        f"s_rt                  {soft}\nh_rt                  {limit}\n"
+    )
     fields = parse_fields(text)
     assert fields["hostlist"] == "a b c"
     assert sge_queue("all.q", fields) == QueueFacts(name="all.q", limit_s=seconds)

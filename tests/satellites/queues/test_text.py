@@ -14,7 +14,7 @@ from headrace.batch.system import BatchSystem
 from headrace.clusters import lease_machines
 from headrace.clusters.lease_machines import job_spec
 from headrace.clusters.lease_records import LeaseSpec, job_name
-from headrace.errors import AmbiguousSubmitError, BatchError
+from headrace.errors import AmbiguousSubmitError, BatchError, SubmitLimitError
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
 from headrace_queues import lsf, pbs, sge
@@ -276,18 +276,14 @@ def test_nodes_of_pbs(exec_host: str, nodes: tuple[str, ...]):
 
 
 def test_the_first_node_of_a_job_of_grid_engine():
-    text = (
-        "<job_info><queue_info><job_list state='running'><JB_job_number>6</JB_job_number>"
-        "<state>r</state><queue_name>all.q@node4.cluster</queue_name></job_list></queue_info>"
-        "<job_info><job_list state='pending'><JB_job_number>7</JB_job_number><state>qw</state>"
-        "<queue_name></queue_name></job_list></job_info></job_info>"
+    seen = dict(
+        zip(["7", "13", "16", "15"], (each for _, each in sge.parse_qstat(QSTAT)), strict=True)
     )
-    assert [seen.nodes for _, seen in sge.parse_qstat(text)] == [("node4.cluster",), ()]
-    block = "======\nhostname     node4.cluster       \njobnumber    6\nfailed       {}\n"
-    (lost,) = sge.parse_qacct(block.format("19  : before writing exit_status"))
-    (late,) = sge.parse_qacct(block.format("37  : qmaster enforced h_rt"))
-    assert (lost.nodes, lost.failed_nodes) == (("node4.cluster",), ("node4.cluster",))
-    assert (late.nodes, late.failed_nodes) == (("node4.cluster",), ())
+    assert [each.nodes for each in seen.values()] == [("node4",), (), (), ()]
+    (lost,) = sge.parse_qacct(_booked("19  : before writing exit_status", "0", "0s"))
+    (late,) = sge.parse_qacct(_booked(_LIMIT, "137                  (Killed)", "61s"))
+    assert (lost.nodes, lost.failed_nodes) == (("node4",), ("node4",))
+    assert (late.nodes, late.failed_nodes) == (("node4",), ())
 
 
 def test_nodes_to_take_and_to_leave_are_said_at_once_in_grid_engine():
@@ -343,47 +339,131 @@ def test_expected_start_in_pbs():
     assert seen.starts_at is not None
 
 
-@pytest.mark.parametrize(
-    ("letters", "state", "never"),
-    [
-        ("qw", JobState.PENDING, False),
-        ("hqw", JobState.PENDING, False),
-        ("Eqw", JobState.PENDING, True),
-        ("r", JobState.RUNNING, False),
-        ("dr", JobState.RUNNING, False),
-        ("t", JobState.RUNNING, False),
-        ("Rr", JobState.RUNNING, False),
-        ("S", JobState.RUNNING, False),
-    ],
-)
-def test_jobs_of_grid_engine(letters: str, state: JobState, never: bool):
-    text = (
-        "<?xml version='1.0'?>\n<job_info><queue_info/><job_info><job_list state='pending'>"
-        f"<JB_job_number>6</JB_job_number><JB_name>x</JB_name><state>{letters}</state>"
-        "</job_list></job_info></job_info>"
-    )
-    ((name, seen),) = sge.parse_qstat(text)
-    assert (name, seen.job_id, seen.state, seen.never_starts) == ("x", "6", state, never)
+QSTAT = """\
+<?xml version='1.0'?>
+<job_info  xmlns:xsd="http://arc.liv.ac.uk/repos/darcs/sge/source/dist/util/resources/schemas/qstat/qstat.xsd">
+  <queue_info>
+    <job_list state="running">
+      <JB_job_number>7</JB_job_number>
+      <JAT_prio>0.58352</JAT_prio>
+      <JB_name>gang</JB_name>
+      <JB_owner>root</JB_owner>
+      <state>r</state>
+      <JAT_start_time>2026-11-29T01:45:37</JAT_start_time>
+      <queue_name>all.q@node4</queue_name>
+      <slots>3</slots>
+    </job_list>
+  </queue_info>
+  <job_info>
+    <job_list state="pending">
+      <JB_job_number>13</JB_job_number>
+      <JAT_prio>0.75000</JAT_prio>
+      <JB_name>STDIN</JB_name>
+      <JB_owner>root</JB_owner>
+      <state>qw</state>
+      <JB_submission_time>2026-11-29T01:45:39</JB_submission_time>
+      <queue_name></queue_name>
+      <slots>4</slots>
+    </job_list>
+    <job_list state="pending">
+      <JB_job_number>16</JB_job_number>
+      <JAT_prio>0.25005</JAT_prio>
+      <JB_name>STDIN</JB_name>
+      <JB_owner>root</JB_owner>
+      <state>Eqw</state>
+      <JB_submission_time>2026-11-29T01:45:40</JB_submission_time>
+      <queue_name></queue_name>
+      <slots>1</slots>
+    </job_list>
+    <job_list state="pending">
+      <JB_job_number>15</JB_job_number>
+      <JAT_prio>0.25000</JAT_prio>
+      <JB_name>STDIN</JB_name>
+      <JB_owner>root</JB_owner>
+      <state>Rq</state>
+      <JB_submission_time>2026-11-29T01:45:45</JB_submission_time>
+      <queue_name></queue_name>
+      <slots>1</slots>
+    </job_list>
+  </job_info>
+</job_info>
+"""
+"""Recorded from Son of Grid Engine 8.1.9, as are the other texts of it."""
 
 
 @pytest.mark.parametrize(
-    ("failed", "exit_status", "state"),
+    ("letters", "state", "reason"),
     [
-        ("0", "0", JobState.COMPLETED),
-        ("0", "3", JobState.FAILED),
-        ("100 : assumedly after job", "137", JobState.CANCELLED),
-        ("37  : qmaster enforced h_rt, h_cpu, or h_vmem limit", "137", JobState.TIMED_OUT),
-        ("19  : before writing exit_status", "0", JobState.NODE_FAILED),
+        ("qw", JobState.PENDING, ""),
+        ("hqw", JobState.PENDING, "held"),
+        ("Eqw", JobState.PENDING, "in error state Eqw"),
+        ("Rq", JobState.PENDING, ""),
+        ("r", JobState.RUNNING, ""),
+        ("dr", JobState.RUNNING, "being deleted"),
+        ("dt", JobState.RUNNING, "being deleted"),
+        ("t", JobState.RUNNING, ""),
+        ("Rr", JobState.RUNNING, ""),
+        ("S", JobState.RUNNING, ""),
     ],
 )
-def test_books_of_grid_engine(failed: str, exit_status: str, state: JobState):
-    block = (
-        f"{'=' * 62}\njobname      a job\njobnumber    1                   \n"
-        f"failed       {failed}\nexit_status  {exit_status}                   \n"
-    )
-    task = block.replace("1      ", "1\npe_taskid    1.host      ", 1)
-    (seen,) = sge.parse_qacct(block + task + "OWNER     WALLCLOCK\n=====\nroot  2\n")
-    assert (seen.job_id, seen.state) == ("1", state)
+def test_jobs_of_grid_engine(letters: str, state: JobState, reason: str):
+    ((name, seen), *_) = sge.parse_qstat(QSTAT.replace("<state>r<", f"<state>{letters}<"))
+    assert (name, seen.job_id, seen.state, seen.reason) == ("gang", "7", state, reason)
+    assert seen.never_starts is (letters == "Eqw")
+
+
+_LIMIT = "37  : qmaster enforced h_rt, h_cpu, or h_vmem limit"
+_AFTER = "100 : assumedly after job"
+
+
+@pytest.mark.parametrize(
+    ("failed", "exit_status", "wallclock", "state", "reason"),
+    [
+        ("0    ", "0                   ", "2s", JobState.COMPLETED, ""),
+        ("0    ", "3                   ", "1s", JobState.FAILED, "exit status 3"),
+        (_AFTER, "137                  (Killed)", "9s", JobState.CANCELLED, "Killed"),
+        (_AFTER, "138                  (User defined signal 1)", "4s", JobState.TIMED_OUT,
+         "User defined signal 1"),
+        (_AFTER, "139                  (Segmentation fault)", "1s", JobState.FAILED,
+         "Segmentation fault"),
+        (_LIMIT, "137                  (Killed)", "61s", JobState.TIMED_OUT,
+         "qmaster enforced h_rt, h_cpu, or h_vmem limit"),
+        (_LIMIT, "137                  (Killed)", "9s", JobState.OUT_OF_MEMORY,
+         "qmaster enforced h_rt, h_cpu, or h_vmem limit; it used 370.852MB"),
+        ("19  : before writing exit_status", "0                   ", "0s", JobState.NODE_FAILED,
+         "before writing exit_status"),
+        ("28  : changing into working directory", "0                   ", "0s",
+         JobState.NODE_FAILED, "changing into working directory"),
+    ],
+)  # fmt: skip
+def test_books_of_grid_engine(
+    failed: str, exit_status: str, wallclock: str, state: JobState, reason: str
+):
+    block = _booked(failed, exit_status, wallclock)
+    task = block.replace("taskid       undefined", "taskid       undefined\npe_taskid    1.node2")
+    (seen,) = sge.parse_qacct(block + task)
+    assert (seen.job_id, seen.state, seen.reason) == ("7", state, reason)
+
+
+def _booked(failed: str, exit_status: str, wallclock: str) -> str:
+    """Answer of `qacct -j` without the lines of usage that headrace does not read."""
+    return f"""\
+==============================================================
+qname        all.q
+hostname     node4
+owner        root
+jobname      gang
+jobnumber    7
+taskid       undefined
+qsub_time    Sun Nov 29 01:45:36 2026
+granted_pe   mpi
+slots        3
+failed       {failed}
+exit_status  {exit_status}
+ru_wallclock {wallclock}
+maxvmem      370.852MB
+category     -l h_rt=60,h_vmem=250M -pe mpi 3
+"""
 
 
 @pytest.mark.parametrize(
@@ -415,6 +495,13 @@ def test_a_submit_without_an_id_is_no_refusal(system: type[BatchSystem], output:
     job = _spec(_role("pbs", {}))
     with pytest.raises(AmbiguousSubmitError, match="no clear answer"):
         system(ScriptedCommands(CommandResult(0, output, ""))).submit(job)
+
+
+@pytest.mark.parametrize("whose", ["user (current job count: 1)", "cluster"])
+def test_a_full_queue_of_grid_engine_is_no_refusal(whose: str):
+    text = f"Unable to run job: job rejected: only 1 jobs are allowed per {whose}\nExiting.\n"
+    with pytest.raises(SubmitLimitError, match="only 1 jobs are allowed per"):
+        sge.Sge(ScriptedCommands(CommandResult(25, "", text))).submit(_spec(_role("pbs", {})))
 
 
 @pytest.mark.parametrize(

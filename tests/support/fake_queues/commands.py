@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 
 from headrace.batch.commands import LocalCommands
-from support.fake_queues import lsf, pbs, queue, sge, tq
+from support.fake_queues import lsf, pbs, queue, tq
 from support.waiting import wait_until
 
 _TESTS = Path(__file__).parents[2]
-_SYSTEMS = {"pbs": pbs, "sge": sge, "lsf": lsf, "tq": tq}
+_SYSTEMS = {"pbs": pbs, "lsf": lsf, "tq": tq}
 _PROGRAM = """\
 #!{python} -S
 import os, sys
@@ -80,7 +80,7 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def fake_queue(system: str, folder: Path) -> FakeQueue:
-    """Write the commands of a system (pbs, sge, lsf, tq) and an empty queue into a folder."""
+    """Write the commands of a system (pbs, lsf, tq) and an empty queue into a folder."""
     made = FakeQueue(folder / "queue", folder / "bin")
     made.folder.mkdir(parents=True)
     made.programs.mkdir()
