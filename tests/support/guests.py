@@ -1,0 +1,246 @@
+"""Machines with kernels of their own: guests of user-mode Linux on one network of this machine.
+
+A guest's root is this machine's file tree, read-only; `/srv` is a disk of its own that outlives a
+loss of power, `/mnt` is free for mounts, and `/tmp`, `/run` and `/dev/shm` are in memory.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from support.waiting import wait_until
+
+PROGRAMS = {
+    "linux.uml": "user-mode-linux",
+    "rpc.nfsd": "nfs-kernel-server",
+    "mount.nfs4": "nfs-common",
+    "sshd": "openssh-server",
+    "ssh": "openssh-client",
+    "ip": "iproute2",
+    "modprobe": "kmod",
+}
+"""Programs that guests need, and their Debian packages."""
+
+USER, USER_ID = "ada", 4001
+"""An ordinary user of all guests."""
+
+_MODULES = Path("/usr/lib/uml/modules")
+_BOOT_S = 120.0
+
+_INIT = """\
+#!/bin/sh
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t hostfs -o {folder} none /media
+exec >/media/{name}/boot.log 2>&1
+mkdir /dev/pts /dev/shm
+mount -t devpts devpts /dev/pts
+for folder in /dev/shm /tmp /run; do mount -t tmpfs tmpfs $folder; done
+mkdir -p /run/sshd /run/lock /run/modules/lib/modules
+chmod 1777 /tmp /dev/shm
+mount -t ext4 /dev/ubda /srv
+mkdir -p /srv/root /srv/{user} /srv/nfs/v4recovery /srv/nfs/sm
+chown {user_id} /srv/{user}
+chmod 700 /srv/root /srv/{user}
+touch /srv/nfs/etab /srv/nfs/rmtab
+mount --bind /srv/nfs /var/lib/nfs
+for file in passwd hosts; do mount --bind /media/$file /etc/$file; done
+hostname {name}
+ip link set lo up
+ip address add {address}/24 dev vec0
+ip link set vec0 up
+ln -s {modules} /run/modules/lib/modules/$(uname -r)
+set -x
+{boot}
+cp /media/keys/host_key /run/host_key
+chmod 600 /run/host_key
+/usr/sbin/sshd -f /media/sshd_config -E /media/{name}/sshd.log
+while :; do sleep 1000; done
+"""
+
+_SSHD = """\
+HostKey /run/host_key
+AuthorizedKeysFile /media/keys/user_key.pub
+PidFile none
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+MaxStartups 100
+UseDNS no
+"""
+
+
+@dataclass
+class Guest:
+    """One machine; it is off until `boot`."""
+
+    name: str
+    """Its host name, which the other guests know."""
+    address: str
+    """Its address on their network."""
+    folder: Path
+    """Folder of all guests on this machine: keys, disks, logs; `/media` inside."""
+    device: str
+    """Tap device that is its network card."""
+    script: str = ""
+    """Shell commands that it runs at each boot, before its sshd."""
+    _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    def boot(self) -> None:
+        """Switch it on, and wait until it answers."""
+        own = self.folder / self.name
+        own.mkdir(exist_ok=True)
+        disk = own / "disk"
+        if not disk.exists():
+            with disk.open("wb") as file:
+                file.truncate(4 * 2**30)
+            subprocess.run(["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=1", disk], check=True)
+        (modules,) = _MODULES.iterdir()
+        init = own / "init"
+        init.write_text(
+            _INIT.format(
+                name=self.name, address=self.address, folder=self.folder, user=USER,
+                user_id=USER_ID, modules=modules, boot=self.script,
+            )
+        )  # fmt: skip
+        init.chmod(0o755)
+        command = [
+            "linux.uml", "mem=4G", f"umid={self.device}", f"uml_dir={self.folder}/uml", "root=98:0",
+            "rootfstype=hostfs", "rootflags=/", "ro", f"init={init}", f"ubd0={disk}",
+            f"vec0:transport=tap,ifname={self.device},depth=64,mac={self._mac}", "con=null", "con0=null,fd:1",
+            "panic=1",
+        ]  # fmt: skip
+        with (own / "console.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                env={"PATH": os.environ["PATH"], "HOME": str(self.folder), "TMPDIR": "/dev/shm"},
+            )  # fmt: skip
+        process = self._process
+
+        def is_up() -> bool:
+            assert process.poll() is None, (own / "console.log").read_text()[-2000:]
+            return self._ssh("true").returncode == 0
+
+        wait_until(is_up, _BOOT_S, f"{self.name} to boot")
+
+    def lose_power(self) -> None:
+        """Kill the whole machine; what its disk was told to keep is kept."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+            self._ssh_exit()
+
+    def run(self, command: str, *, check: bool = True, user: str = "root") -> str:
+        """Run a shell command there; return its output, standard error included.
+
+        Raises:
+            AssertionError: `check`, and its exit code is not 0.
+        """
+        done = self._ssh(f"exec 2>&1; {command}", user)
+        assert not check or done.returncode == 0, f"{self.name}: {command}\n{done.stdout}"
+        return done.stdout
+
+    def start(self, command: str, log: str, user: str = "root") -> None:
+        """Start a shell command there in the background, with its output in a file there."""
+        self.run(f"nohup setsid sh -c {shlex.quote(command)} >>{log} 2>&1 </dev/null &", user=user)
+
+    @property
+    def _mac(self) -> str:
+        """The same at each boot, so that the other guests know it by what they have cached."""
+        return "02:00:" + ":".join(f"{int(part):02x}" for part in self.address.split("."))
+
+    def _ssh(self, command: str, user: str = "root") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*self._words(), f"{user}@{self.address}", command],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            text=True, errors="replace", check=False,
+        )  # fmt: skip
+
+    def _ssh_exit(self) -> None:
+        for user in ("root", USER):
+            subprocess.run(
+                [*self._words(), "-O", "exit", f"{user}@{self.address}"],
+                capture_output=True, check=False,
+            )  # fmt: skip
+
+    def _words(self) -> list[str]:
+        return [
+            "ssh", "-F", str(self.folder / "ssh_config"), "-o", "ControlMaster=auto",
+            "-o", f"ControlPath={self.folder}/s-%h-%r", "-o", "ControlPersist=60",
+        ]  # fmt: skip
+
+
+def missing() -> str:
+    """Why there can be no guests here; empty if there can be."""
+    if os.geteuid() != 0:
+        return "needs root: it makes network devices"
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    packages = [PROGRAMS[name] for name in PROGRAMS if shutil.which(name, path=path) is None]
+    if packages:
+        return f"needs the Debian packages {' '.join(packages)}"
+    if not os.access("/dev/net/tun", os.W_OK):
+        return "needs /dev/net/tun"
+    return ""
+
+
+@contextmanager
+def guests(scripts: dict[str, str]) -> Iterator[list[Guest]]:
+    """Boot guests with these names and boot scripts, one behind the other; they end with it."""
+    with ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="hru-", dir="/tmp"))
+        stack.callback(shutil.rmtree, folder)
+        folder.chmod(0o755)
+        bridge, number = f"hru{os.getpid()}", os.getpid() % 250
+        _ip(f"link add {bridge} type bridge")
+        stack.callback(_ip, f"link delete {bridge}")
+        _ip(f"address add 10.68.{number}.254/24 dev {bridge}")
+        _ip(f"link set {bridge} up")
+        made = []
+        for index, (name, script) in enumerate(scripts.items(), start=1):
+            device = f"hru{os.getpid()}-{index}"
+            _ip(f"tuntap add {device} mode tap")
+            stack.callback(_ip, f"link delete {device}")
+            _ip(f"link set {device} master {bridge} up")
+            made.append(Guest(name, f"10.68.{number}.{index}", folder, device, script))
+        _write_settings(folder, made)
+        for guest in made:
+            stack.callback(guest.lose_power)
+            guest.boot()
+        yield made
+
+
+def _write_settings(folder: Path, made: Sequence[Guest]) -> None:
+    keys = folder / "keys"
+    keys.mkdir()
+    for name in ("host_key", "user_key"):
+        key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(keys / name)]
+        subprocess.run(key, check=True)
+    (folder / "sshd_config").write_text(_SSHD)
+    (folder / "ssh_config").write_text(
+        f"IdentityFile {keys}/user_key\nUserKnownHostsFile /dev/null\nLogLevel ERROR\n"
+        "StrictHostKeyChecking no\nConnectTimeout 5\nServerAliveInterval 30\n"
+    )
+    lines = ["127.0.0.1 localhost", *(f"{each.address} {each.name}" for each in made)]
+    (folder / "hosts").write_text("\n".join(lines) + "\n")
+    system = [
+        line for line in Path("/etc/passwd").read_text().splitlines()
+        if not line.startswith(("root:", f"{USER}:"))
+    ]  # fmt: skip
+    own = ["root:x:0:0::/srv/root:/bin/sh", f"{USER}:x:{USER_ID}:{USER_ID}::/srv/{USER}:/bin/sh"]
+    (folder / "passwd").write_text("\n".join(own + system) + "\n")
+
+
+def _ip(command: str) -> None:
+    subprocess.run(["ip", *command.split()], check=True)
