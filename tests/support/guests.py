@@ -2,6 +2,7 @@
 
 A guest's root is this machine's file tree, read-only; `/srv` is a disk of its own that outlives a
 loss of power, `/mnt` is free for mounts, and `/tmp`, `/run` and `/dev/shm` are in memory.
+Or its root is a disk of its own, from which it boots as that says: `NETWORK` makes it reachable.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +35,7 @@ PROGRAMS = {
 USER, USER_ID = "ada", 4001
 """An ordinary user of all guests."""
 
+_PROJECT = Path(__file__).parents[2]
 _MODULES = Path("/usr/lib/uml/modules")
 _BOOT_S = 120.0
 
@@ -40,12 +43,35 @@ _MOST_MAPPINGS = Path("/proc/sys/vm/max_map_count")
 _NEEDED_MAPPINGS = 2**20
 """A guest maps each page of a process apart: with the usual 65,530, one that imports torch dies."""
 
+NETWORK = """\
+mount -t hostfs -o $headrace_folder none /media
+ip link set lo up
+ip address add $headrace_address/24 dev vec0
+ip link set vec0 up
+"""
+"""Shell commands of a guest that boots from its own disk; the variables come from its kernel."""
+
+SSHD = """\
+AuthorizedKeysFile /media/keys/user_key.pub
+StrictModes no
+PermitRootLogin yes
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+MaxStartups 100
+UseDNS no
+"""
+"""Settings of its sshd."""
+
 _INIT = """\
 #!/bin/sh
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t hostfs -o {folder} none /media
+mount -t tmpfs -o mode=755 tmpfs /root
+for folder in {program} {project}; do
+  case $folder in /root/*) mkdir -p $folder; mount -t hostfs -o $folder none $folder ;; esac
+done
 mkdir /dev/pts /dev/shm
 mount -t devpts devpts /dev/pts
 for folder in /dev/shm /tmp /run; do mount -t tmpfs tmpfs $folder; done
@@ -70,18 +96,6 @@ chmod 600 /run/host_key
 while :; do sleep 1000; done
 """
 
-_SSHD = """\
-HostKey /run/host_key
-AuthorizedKeysFile /media/keys/user_key.pub
-PidFile none
-StrictModes no
-UsePAM no
-PasswordAuthentication no
-KbdInteractiveAuthentication no
-MaxStartups 100
-UseDNS no
-"""
-
 
 @dataclass
 class Guest:
@@ -95,34 +109,19 @@ class Guest:
     """Folder of all guests on this machine: keys, disks, logs; `/media` inside."""
     device: str
     """Tap device that is its network card."""
-    script: str = ""
-    """Shell commands that it runs at each boot, before its sshd."""
+    start: str | Path
+    """Shell commands that it runs at each boot, before its sshd; or the image of a disk, which is
+    its root and says itself what is to be done."""
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     def boot(self) -> None:
         """Switch it on, and wait until it answers."""
         own = self.folder / self.name
         own.mkdir(exist_ok=True)
-        disk = own / "disk"
-        if not disk.exists():
-            with disk.open("wb") as file:
-                file.truncate(4 * 2**30)
-            subprocess.run(["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=1", disk], check=True)
-        (modules,) = _MODULES.iterdir()
-        init = own / "init"
-        init.write_text(
-            _INIT.format(
-                name=self.name, address=self.address, folder=self.folder, user=USER,
-                user_id=USER_ID, modules=modules,
-            )
-        )  # fmt: skip
-        init.chmod(0o755)
-        (own / "boot").write_text(self.script)
         command = [
-            "linux.uml", "mem=4G", f"umid={self.device}", f"uml_dir={self.folder}/uml", "root=98:0",
-            "rootfstype=hostfs", "rootflags=/", "ro", f"init={init}", f"ubd0={disk}",
-            f"vec0:transport=tap,ifname={self.device},depth=64,mac={self._mac}", "con=null", "con0=null,fd:1",
-            "panic=1",
+            "linux.uml", "mem=4G", f"umid={self.device}", f"uml_dir={self.folder}/uml", "panic=1",
+            f"vec0:transport=tap,ifname={self.device},depth=64,mac={self._mac}",
+            "con=null", "con0=null,fd:1", *self._root(own),
         ]  # fmt: skip
         with (own / "console.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -137,13 +136,47 @@ class Guest:
 
         wait_until(is_up, _BOOT_S, f"{self.name} to boot")
 
+    def _root(self, own: Path) -> list[str]:
+        if isinstance(self.start, Path):
+            facts = (f"headrace_folder={self.folder}", f"headrace_address={self.address}")
+            return [f"ubd0={self.start}", "root=/dev/ubda", "rw", f"hostname={self.name}", *facts]
+        disk, init, (modules,) = own / "disk", own / "init", _MODULES.iterdir()
+        if not disk.exists():
+            with disk.open("wb") as file:
+                file.truncate(4 * 2**30)
+            subprocess.run(["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=1", disk], check=True)
+        init.write_text(
+            _INIT.format(
+                name=self.name, address=self.address, folder=self.folder, user=USER,
+                user_id=USER_ID, modules=modules, program=sys.base_prefix, project=_PROJECT,
+            )
+        )  # fmt: skip
+        init.chmod(0o755)
+        (own / "boot").write_text(self.start)
+        return [
+            "root=98:0",
+            "rootfstype=hostfs",
+            "rootflags=/",
+            "ro",
+            f"init={init}",
+            f"ubd0={disk}",
+        ]
+
     def lose_power(self) -> None:
         """Kill the whole machine; what its disk was told to keep is kept."""
         if self._process is not None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
             self._ssh_exit()
+
+    def shut_down(self) -> None:
+        """Switch it off as its administrator does, if its root is a disk of its own."""
+        self.run("systemctl poweroff", check=False)
+        assert self._process is not None
+        self._process.wait(timeout=_BOOT_S)
+        self.lose_power()
 
     def run(self, command: str, *, check: bool = True, user: str = "root") -> str:
         """Run a shell command there; return its output, standard error included.
@@ -200,8 +233,8 @@ def missing() -> str:
 
 
 @contextmanager
-def guests(scripts: dict[str, str]) -> Iterator[list[Guest]]:
-    """Boot guests with these names and boot scripts, one behind the other; they end with it."""
+def guests(starts: Mapping[str, str | Path]) -> Iterator[list[Guest]]:
+    """Boot guests with these names and their `start`, one behind the other; they end with it."""
     with ExitStack() as stack:
         if int(most := _MOST_MAPPINGS.read_text()) < _NEEDED_MAPPINGS:
             _MOST_MAPPINGS.write_text(str(_NEEDED_MAPPINGS))
@@ -215,12 +248,12 @@ def guests(scripts: dict[str, str]) -> Iterator[list[Guest]]:
         _ip(f"address add 10.68.{number}.254/24 dev {bridge}")
         _ip(f"link set {bridge} up")
         made = []
-        for index, (name, script) in enumerate(scripts.items(), start=1):
+        for index, (name, start) in enumerate(starts.items(), start=1):
             device = f"hru{os.getpid()}-{index}"
             _ip(f"tuntap add {device} mode tap")
             stack.callback(_ip, f"link delete {device}")
             _ip(f"link set {device} master {bridge} up")
-            made.append(Guest(name, f"10.68.{number}.{index}", folder, device, script))
+            made.append(Guest(name, f"10.68.{number}.{index}", folder, device, start))
         _write_settings(folder, made)
         for guest in made:
             stack.callback(guest.lose_power)
@@ -234,7 +267,8 @@ def _write_settings(folder: Path, made: Sequence[Guest]) -> None:
     for name in ("host_key", "user_key"):
         key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(keys / name)]
         subprocess.run(key, check=True)
-    (folder / "sshd_config").write_text(_SSHD)
+    own = "HostKey /run/host_key\nPidFile none\nUsePAM no\n"
+    (folder / "sshd_config").write_text(SSHD + own)
     (folder / "ssh_config").write_text(
         f"IdentityFile {keys}/user_key\nUserKnownHostsFile /dev/null\nLogLevel ERROR\n"
         "StrictHostKeyChecking no\nConnectTimeout 5\nServerAliveInterval 30\n"
@@ -245,8 +279,8 @@ def _write_settings(folder: Path, made: Sequence[Guest]) -> None:
         line for line in Path("/etc/passwd").read_text().splitlines()
         if not line.startswith(("root:", f"{USER}:"))
     ]  # fmt: skip
-    own = ["root:x:0:0::/srv/root:/bin/sh", f"{USER}:x:{USER_ID}:{USER_ID}::/srv/{USER}:/bin/sh"]
-    (folder / "passwd").write_text("\n".join(own + system) + "\n")
+    users = ["root:x:0:0::/srv/root:/bin/sh", f"{USER}:x:{USER_ID}:{USER_ID}::/srv/{USER}:/bin/sh"]
+    (folder / "passwd").write_text("\n".join(users + system) + "\n")
 
 
 def _ip(command: str) -> None:
