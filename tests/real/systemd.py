@@ -55,15 +55,20 @@ def machine() -> Iterator[Guest]:
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="hrs-", dir="/tmp"))
         stack.callback(shutil.rmtree, folder)
-        root, image = folder / "root", folder / "image"
-        make = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={_PACKAGES}", "bookworm"]
-        subprocess.run([*make, root], check=True)
-        _configure(root)
-        with image.open("wb") as file:
-            file.truncate(6 * 2**30)
-        subprocess.run(["mkfs.ext4", "-q", "-F", "-d", root, image], check=True)
+        image = folder / "image"
+        _make_disk(folder / "root", image)
         (made,) = stack.enter_context(guests({"machine": image}))
+        wait_until(lambda: _as_user(made, "echo up", check=False), _LONG_S, "logins of users")
         yield made
+
+
+def _make_disk(root: Path, image: Path) -> None:
+    make = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={_PACKAGES}", "bookworm"]
+    subprocess.run([*make, root], check=True)
+    _configure(root)
+    with image.open("wb") as file:
+        file.truncate(6 * 2**30)
+    subprocess.run(["mkfs.ext4", "-q", "-F", "-d", root, image], check=True)
 
 
 def _configure(root: Path) -> None:
@@ -74,6 +79,8 @@ def _configure(root: Path) -> None:
     (root / "etc/ssh/sshd_config.d/guest.conf").write_text(SSHD)
     with (root / "etc/passwd").open("a") as users:
         users.write(f"{USER}:x:{USER_ID}:{USER_ID}::/home/{USER}:/bin/bash\n")
+    with (root / "etc/shadow").open("a") as passwords:
+        passwords.write(f"{USER}:*:19000:0:99999:7:::\n")
     with (root / "etc/group").open("a") as groups:
         groups.write(f"{USER}:x:{USER_ID}:\n")
     (root / "home" / USER).mkdir()
