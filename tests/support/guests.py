@@ -109,7 +109,7 @@ class Guest:
     """Folder of all guests on this machine: keys, disks, logs; `/media` inside."""
     device: str
     """Tap device that is its network card."""
-    start: str | Path
+    boots_from: str | Path
     """Shell commands that it runs at each boot, before its sshd; or the image of a disk, which is
     its root and says itself what is to be done."""
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
@@ -137,9 +137,15 @@ class Guest:
         wait_until(is_up, _BOOT_S, f"{self.name} to boot")
 
     def _root(self, own: Path) -> list[str]:
-        if isinstance(self.start, Path):
+        if isinstance(self.boots_from, Path):
             facts = (f"headrace_folder={self.folder}", f"headrace_address={self.address}")
-            return [f"ubd0={self.start}", "root=/dev/ubda", "rw", f"hostname={self.name}", *facts]
+            return [
+                f"ubd0={self.boots_from}",
+                "root=/dev/ubda",
+                "rw",
+                f"hostname={self.name}",
+                *facts,
+            ]
         disk, init, (modules,) = own / "disk", own / "init", _MODULES.iterdir()
         if not disk.exists():
             with disk.open("wb") as file:
@@ -152,7 +158,7 @@ class Guest:
             )
         )  # fmt: skip
         init.chmod(0o755)
-        (own / "boot").write_text(self.start)
+        (own / "boot").write_text(self.boots_from)
         return [
             "root=98:0",
             "rootfstype=hostfs",
@@ -234,7 +240,7 @@ def missing() -> str:
 
 @contextmanager
 def guests(starts: Mapping[str, str | Path]) -> Iterator[list[Guest]]:
-    """Boot guests with these names and their `start`, one behind the other; they end with it."""
+    """Boot guests, one behind the other, by name and `boots_from`; they end with the block."""
     with ExitStack() as stack:
         if int(most := _MOST_MAPPINGS.read_text()) < _NEEDED_MAPPINGS:
             _MOST_MAPPINGS.write_text(str(_NEEDED_MAPPINGS))
