@@ -213,13 +213,13 @@ for number in range(NUMBER):
 def test_when_a_file_of_the_other_client_is_seen(
     machines: NfsMachines, table: Table, options: str, look: str
 ) -> None:
-    number = "5" if look == "is_there" else "2"
+    number = "6" if look == "is_there" else "3"
     machines.mount(options)
     machines.server.run("rm -rf /srv/export/seen; mkdir -m 777 /srv/export/seen")
     machines.node.start(program(_WRITE.replace("NUMBER", number)), "write.log")
     code = _SEE.replace("NUMBER", number).replace("LOOK", look)
-    delays = sorted(map(float, machines.python(machines.control, code)))
-    shown = f"median {statistics.median(delays):.2f} s, most {delays[-1]:.2f} s of {number}"
+    _, *delays = map(float, machines.python(machines.control, code))
+    shown = f"median {statistics.median(delays):.2f} s, most {max(delays):.2f} s of {len(delays)}"
     table.append((f"`{look}`, mounted with `{options.strip(',') or 'defaults'}`", shown))
     machines.mount()
 

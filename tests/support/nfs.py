@@ -71,11 +71,8 @@ class NfsMachines:
         }  # fmt: skip
         folder = self.control.folder
         (folder / "nfs.yaml").write_text(yaml.safe_dump(_plain(site)))
-        self.control.run(
-            f"cp /media/nfs.yaml . && mkdir -p -m 700 {SHARED} && cp /media/keys/user_key {key} && "
-            f"chmod 600 {key}",
-            user=user,
-        )
+        self.control.run(f"install -m 600 -o {user} /media/keys/user_key {key}")
+        self.control.run(f"cp /media/nfs.yaml . && mkdir -p -m 700 {SHARED}", user=user)
 
     def command(self, *arguments: str, home: str = "home") -> str:
         """Shell command that runs `headrace` with a home on the own disk, or with another one."""
