@@ -86,26 +86,20 @@ _READ = """
 import time
 from pathlib import Path
 from headrace.files.atomic import read_bytes
-path, stale, end = Path("/mnt/status"), 0, time.monotonic() + 3
+path, found, end = Path("/mnt/status"), set(), time.monotonic() + 3
 while time.monotonic() < end:
-    assert len(set(read_bytes(path).split())) == 1
-    try:
-        path.read_bytes()
-    except OSError as error:
-        assert error.errno == 116, error
-        stale += 1
-print(stale)
+    (word,) = set(read_bytes(path).split())
+    found.add(word)
+print(len(found))
 """
 
 
 def test_a_file_that_is_replaced_all_the_time_is_read_whole(machines: NfsMachines) -> None:
-    """Plain reads fail meanwhile: the handle is stale (ESTALE)."""
-    replace = "for i in $(seq 1 99999); do yes $i | head -c 200000 >new; mv new status; done"
+    replace = "for i in $(seq 1 99999); do yes $i | head -n 20000 >new; mv new status; done"
     machines.server.start(f"cd /srv/export; echo $$ >/srv/pid; {replace}", "replace.log")
-    wait_until(
-        lambda: machines.server.run("cat /srv/export/status 2>/dev/null", check=False), 60, "a file"
-    )
-    assert int(machines.python(machines.control, _READ)[0]) >= 0
+    look = "cat /srv/export/status 2>/dev/null"
+    wait_until(lambda: machines.server.run(look, check=False), 60, "a file")
+    assert int(machines.python(machines.control, _READ)[0]) > 1
     machines.server.run("kill $(cat /srv/pid)")
 
 
