@@ -23,7 +23,7 @@ QUICK = -m "not nightly and not slow"
 ENGINE = tests/unit tests/contract
 
 .PHONY: help wheel demo test check setup system-packages static lint types imports unit contract satellites dags integration \
-	chaos docs nightly gpu-check site reference images mutants slurm-up slurm-down format pins clean
+	chaos docs nightly gpu-check real-nfs real-systemd site reference images mutants slurm-up slurm-down format pins clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | \
@@ -80,6 +80,12 @@ gpu-check: ## Whether all that needs a GPU works on this one: a table, and build
 	@python=python3; $$python -c 'import headrace_bench, lightning' 2>/dev/null || \
 		{ $(MAKE) --no-print-directory setup && python=$(BIN)/python; } || exit; \
 	exec $$python -m headrace_bench gpu --output build/gpu-check.json $(ARGS)
+
+real-nfs: setup system-packages ## Runs, kills and a suite on three machines with NFS 4.2 between them (as root; 30 minutes)
+	@exec $(PYTEST) -s tests/real/nfs.py $(ARGS)
+
+real-systemd: setup system-packages ## The unit of deploy/systemd on a booted Debian (as root, with mmdebstrap; 20 minutes)
+	@exec $(PYTEST) -s tests/real/systemd.py $(ARGS)
 
 mutants: setup ## Which random changes of the code no test notices (ARGS='--number 300 --seed 1'; hours)
 	@exec $(BIN)/python scripts/mutants.py $(ARGS)

@@ -43,9 +43,20 @@ has_sudo() { command -v sudo >/dev/null; }
 
 has_iproute2() { command -v ip >/dev/null; }
 
+has_user-mode-linux() { command -v linux.uml >/dev/null; }
+
+has_nfs-kernel-server() { [[ -x /usr/sbin/rpc.nfsd ]]; }
+
+has_nfs-common() { [[ -x /sbin/mount.nfs4 ]]; }
+
+has_kmod() { [[ -x /sbin/modprobe ]]; }
+
+has_mmdebstrap() { command -v mmdebstrap >/dev/null; }
+
 PACKAGES=(git postgresql chromium shellcheck slurm-wlm slurmdbd munge mariadb-server
   gridengine-master gridengine-exec gridengine-client
-  charliecloud openmpi-bin openssh-server openssh-client iproute2 systemd sudo)
+  charliecloud openmpi-bin openssh-server openssh-client iproute2 systemd sudo
+  user-mode-linux nfs-kernel-server nfs-common kmod mmdebstrap)
 
 missing() {
   local package
@@ -66,6 +77,10 @@ why() { # PACKAGE: what is left out without it
   openmpi-bin) say "  openmpi-bin: the tests of ranks started by mpirun are skipped" ;;
   openssh-server | openssh-client) say "  $1: the tests of login nodes are skipped" ;;
   iproute2) say "  iproute2: the tests of gangs on several hosts, and of Grid Engine, are skipped" ;;
+  user-mode-linux | nfs-kernel-server | nfs-common | kmod)
+    say "  $1: the tests of two clients of an NFS server are skipped"
+    ;;
+  mmdebstrap) say "  mmdebstrap: 'make real-systemd' does not run" ;;
   sudo) say "  sudo: the tests of several users on one Slurm are skipped" ;;
   systemd) say "  systemd: the unit of deploy/systemd is not checked" ;;
   shellcheck) say "  shellcheck: the shell scripts are not linted" ;;

@@ -275,6 +275,6 @@ def listens(pid: int, port: int) -> bool:
         process = psutil.Process(pid)
         family = [process, *process.children(recursive=True)]
         connections = [one for member in family for one in member.net_connections("tcp")]
-    except psutil.NoSuchProcess:
+    except (psutil.NoSuchProcess, psutil.AccessDenied):  # ended; or ends, and only root may look
         return False
     return any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in connections)

@@ -396,3 +396,19 @@ def test_it_ends_with_its_workers_where_its_log_has_no_room(monkeypatch):
 def test_headrace_up_uses_it(tmp_path):
     name = airflow_settings(tmp_path, 8081, tmp_path / "secret")["AIRFLOW__CORE__EXECUTOR"]
     assert name == f"{LocalExecutor.__module__}.{LocalExecutor.__qualname__}"
+
+
+def test_whether_a_process_that_ends_listens_is_answered_to_ordinary_users():
+    """Only root may look into a process that is ending: its files are not its owner's any more."""
+    pid = os.fork()
+    if not pid:  # no test framework: the answer is the exit code
+        code = 2
+        try:
+            if os.geteuid() == 0:
+                os.setresuid(65534, 65534, 65534)
+            ended = subprocess.Popen(["true"])
+            os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+            code = int(listens(ended.pid, 1))
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -71,6 +71,8 @@ def up(
     if foreground and _interrupted(lambda: server.process.is_alive):
         with console.status("Stopping Airflow"):
             airflow_server.down()
+    elif foreground:
+        airflow_server.raise_if_killed(server)
 
 
 def down() -> None:

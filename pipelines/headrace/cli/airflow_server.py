@@ -183,6 +183,12 @@ def down() -> bool:
     return bool(found)
 
 
+def raise_if_killed(server: Server) -> None:
+    """Raise `AirflowError` if an Airflow that has ended did not end by a request."""
+    if read_record(record_file(), Server) == server:  # a request removes the record
+        raise AirflowError("Airflow has ended without a request", _log_end())
+
+
 def processes() -> list[psutil.Process]:
     """Return living processes of the service, without this one and its ancestors."""
     own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}

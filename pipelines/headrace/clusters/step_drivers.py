@@ -115,7 +115,7 @@ class Drivers:
             return
         logger.warning("Step %d ignores its cancellation; killing it", driver.folder.number)
         for process in _descendants(driver):
-            with suppress(psutil.NoSuchProcess):
+            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):  # ended; or of another user
                 process.kill()
         driver.process.send_signal(signal.SIGKILL)
 

@@ -33,7 +33,6 @@ _INSIDE = "--inside"  # argument of the program in the site's container
 _POLL_S = 0.2
 _CLOSE_TIMEOUT_S = 15.0
 _CONTAINER_CLOSE_TIMEOUT_S = 40.0
-_DEATH_TIMEOUT_S = 30.0
 _TOO_SOON_S = 30.0
 
 
@@ -50,7 +49,7 @@ class _NodeWorker:
             "host": address(spec.role.batch.interface),
             # on the node's own disk; Dask removes remains of killed workers there
             "local_directory": tempfile.gettempdir(),
-            "death_timeout": _DEATH_TIMEOUT_S,
+            "death_timeout": spec.role.start_timeout,
         }
         self._nanny: Nanny | None = None
 

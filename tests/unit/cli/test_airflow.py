@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -17,16 +18,22 @@ from headrace.cli.airflow_server import (
     USER,
     AirflowApi,
     AirflowBusyError,
+    AirflowError,
     Credentials,
+    Server,
+    log_file,
     login,
     make_login,
     passwords_file,
     read_login,
+    record_file,
 )
 from headrace.cli.console import open_console
 from headrace.errors import StepError, UnknownNameError, UserError
 from headrace.execution.reap import end_run
+from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
+from headrace.processes.identity import ProcessIdentity
 from headrace.states import StepState
 from support.command_line import headrace, refusal
 from support.runs import make_run
@@ -190,3 +197,21 @@ def test_a_wait_ends_by_ctrl_c_or_when_nothing_goes_on():
         raise KeyboardInterrupt
 
     assert airflow._interrupted(left)
+
+
+def test_an_airflow_that_is_killed_fails_the_command_in_the_foreground(headrace_home):
+    """By that exit code systemd restarts the unit; a stop takes the record away first."""
+    login()
+    log_file().parent.mkdir()
+    log_file().write_text("healthy")
+    for is_stopped in (False, True):
+        process = subprocess.Popen(["sleep", "1"])
+        server = Server(process=ProcessIdentity.of(process.pid), url="", folder="", environment={})
+        write_record(record_file(), server)
+        if is_stopped:
+            threading.Timer(0.5, record_file().unlink).start()
+            assert headrace("up", "--foreground").exit_code == 0
+        else:
+            with pytest.raises(AirflowError, match=r"(?s)Airflow has ended.*healthy"):
+                headrace("up", "--foreground")
+        process.wait()
