@@ -1,4 +1,4 @@
-"""What every store promises, held to a folder, to memory and to S3 servers of two makes."""
+"""What every store promises, held to a folder, to memory and to S3 servers of three makes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LARGE_BYTES = 40 * 2**20 + 12_345
 NAMES = ("a.txt", "b/c.txt", "b/d e+f&g=ü#?%41.txt", "b/c/deep.bin", "e.txt?versionId=1")
 
 
-@pytest.fixture(params=["folder", "memory", "moto", "rclone"])
+@pytest.fixture(params=["folder", "memory", "moto", "rclone", "swift"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """An empty store."""
     if request.param == "folder":
