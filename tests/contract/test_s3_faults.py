@@ -33,7 +33,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3_errors, "FIRST_PAUSE_S", 0.001)
 
 
-@pytest.fixture(params=["moto_server", "rclone_server"])
+@pytest.fixture(params=["moto_server", "rclone_server", "swift_server"])
 def server(request: pytest.FixtureRequest, s3_credentials: None) -> S3Server:
     """An S3 server."""
     found: S3Server = request.getfixturevalue(request.param)
