@@ -136,6 +136,7 @@ def test_same_weights_as_on_one_machine_though_slurms_job_was_cancelled_in_mid_e
     assert f"Slurm job {job_id} ended: cancelled" in str(first.message)
     assert second.outputs["world_size"] == 4
     assert (home / "held" / "tracker").read_text() == digest_of(SECRETS[1])
+    modules = (home / "held" / "modules").read_text()  # before this machine trains, too
     assert [files_with(each, *places) for each in SECRETS] == [[], []]
     begun = (home / "held" / "attempts").read_text().splitlines()
     steps = [int(line.split()[1]) for line in begun]
@@ -166,7 +167,7 @@ def test_same_weights_as_on_one_machine_though_slurms_job_was_cancelled_in_mid_e
     _check_that_the_next_lease_is_shorter(run, slurm)
     if not HAS_MODULES:
         pytest.skip("install the Debian package lmod or environment-modules: all else holds")
-    variable, path, libraries = (home / "held" / "modules").read_text().splitlines()
+    variable, path, libraries = modules.splitlines()
     assert variable == "loaded"
     assert "/opt/held/bin" in path.split(":")
     assert "/opt/held/lib" in libraries.split(":")
