@@ -37,8 +37,18 @@ has_sudo() { command -v sudo >/dev/null; }
 
 has_iproute2() { command -v ip >/dev/null; }
 
+has_python3-swift() { [[ -d /usr/lib/python3/dist-packages/swift ]]; }
+
+has_glusterfs-server() { [[ -x /usr/sbin/glusterd ]]; }
+
+has_glusterfs-client() { [[ -x /usr/sbin/glusterfs ]]; }
+
+# environment-modules, which conflicts with it, does as well
+has_lmod() { [[ -e /etc/profile.d/lmod.sh || -e /etc/profile.d/modules.sh ]]; }
+
 PACKAGES=(git postgresql chromium shellcheck slurm-wlm slurmdbd munge mariadb-server
-  charliecloud openmpi-bin openssh-server openssh-client iproute2 systemd sudo)
+  charliecloud openmpi-bin openssh-server openssh-client iproute2 systemd sudo python3-swift
+  glusterfs-server glusterfs-client lmod)
 
 missing() {
   local package
@@ -60,6 +70,9 @@ why() { # PACKAGE: what is left out without it
   iproute2) say "  iproute2: the test of a gang on two hosts is skipped" ;;
   sudo) say "  sudo: the tests of several users on one Slurm are skipped" ;;
   systemd) say "  systemd: the unit of deploy/systemd is not checked" ;;
+  python3-swift) say "  python3-swift: the tests of S3 on OpenStack Swift are skipped" ;;
+  glusterfs-*) say "  $1: the test of a run on GlusterFS is skipped" ;;
+  lmod) say "  lmod: that ranks see environment modules is not tested" ;;
   shellcheck) say "  shellcheck: the shell scripts are not linted" ;;
   esac
 }

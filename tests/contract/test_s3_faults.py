@@ -240,9 +240,7 @@ def test_an_unknown_profile_is_told(moto_server: S3Server, moto_bucket: str) -> 
 
 def test_a_profile_gives_the_credentials(rclone_server, rclone_bucket, monkeypatch, tmp_path):
     file = tmp_path / "credentials"
-    file.write_text(
-        f"[ours]\naws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\n"
-    )
+    file.write_text(f"[ours]\naws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")

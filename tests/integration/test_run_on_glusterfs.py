@@ -77,11 +77,11 @@ def _check_locks_and_files(shared: Path, node: NetHost) -> None:
 
 
 def _check_site(site: Path) -> None:
-    code, found = check(site, "--submit")
+    code, found = check(site)
     assert code == 0, found
     assert "(fuse.glusterfs)" in graded(found, "site", "ok")["folder"]
     assert {"locks", "files"} <= graded(found, "site", "ok").keys()
-    assert {"folder", "job"} <= graded(found, "gpu", "ok").keys()
+    assert {"folder", "python"} <= graded(found, "gpu", "ok").keys()
 
 
 def _check_run(home: Path) -> None:

@@ -47,9 +47,7 @@ def volume(folder: Path, server: NetHost, nodes: Sequence[NetHost]) -> Iterator[
         served = _child((*server.command, *spaces, "sh", "-c", _STARTED), folder / "server", stack)
         (daemon,) = wait_until(psutil.Process(served).children, _TIMEOUT_S, "glusterd to start")
         gluster = ("nsenter", f"--target={daemon.pid}", "--all", "gluster", "--mode=script")
-        wait_until(
-            lambda: _code((*gluster, "pool", "list")) == 0, _TIMEOUT_S, "glusterd to answer"
-        )
+        wait_until(lambda: _code((*gluster, "pool", "list")) == 0, _TIMEOUT_S, "glusterd to answer")
         address = server.node.address
         bricks = [f"{address}:{folder}/brick-{number}" for number in (1, 2)]
         for command in (("create", "shared", *bricks, "force"), ("start", "shared")):

@@ -6,7 +6,6 @@ Run by Debian's Python, which has the package `python3-swift`:
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +13,6 @@ from typing import Any
 
 import eventlet
 import eventlet.wsgi
-
-eventlet.patcher.monkey_patch()
-
 from swift.common import storage_policy, utils
 from swift.common.http_protocol import SwiftHttpProtocol
 from swift.common.ring import RingBuilder
@@ -27,7 +23,9 @@ FILTERS = (
     "catch_errors", "gatekeeper", "cache", "listing_formats", "bulk", "s3api", "tempauth", "copy",
     "slo", "dlo", "versioned_writes", "symlink",
 )  # fmt: skip
-CLUSTER = "[swift-hash]\nswift_hash_path_suffix = tests\n[storage-policy:0]\nname = one\ndefault = yes"
+CLUSTER = (
+    "[swift-hash]\nswift_hash_path_suffix = tests\n[storage-policy:0]\nname = one\ndefault = yes"
+)
 
 
 class EmptyCache:
@@ -76,6 +74,7 @@ def serve(socket: Any, app: Any) -> None:
 
 def main(folder: Path, login: str, secret: str) -> None:
     """Serve until the process is ended."""
+    eventlet.patcher.monkey_patch()
     utils.SWIFT_CONF_FILE = str(folder / "swift.conf")
     Path(utils.SWIFT_CONF_FILE).write_text(CLUSTER)
     storage_policy.reload_storage_policies()

@@ -332,7 +332,9 @@ def symptom_of(folder: LeaseFolder) -> Symptom | None:
 def telling_lines(log: str) -> list[str]:
     """Return log lines about missing files or programs, without what differs between nodes."""
     whole = log.replace("module(s) are unknown:\n", "module(s) are unknown: ")  # as Lmod writes
-    lines = [line for line in whole.splitlines() if _TELLING.search(line) and not _NOISE.search(line)]
+    lines = [
+        line for line in whole.splitlines() if _TELLING.search(line) and not _NOISE.search(line)
+    ]
     return [_plain(_LEADER.sub("", line)) for line in lines]
 
 

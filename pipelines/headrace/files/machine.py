@@ -119,7 +119,7 @@ def file_system(path: PurePath, mounts: str) -> str:
 
 
 def mounted(path: PurePath, mounts: str) -> tuple[str, str]:
-    """Return type and mount options of the file system that holds an absolute path, else ''.
+    """Return type, as `ext4`, and mount options of an absolute path's file system; else empty.
 
     The path has no symbolic links; `mounts` is the text of `/proc/mounts`.
     """

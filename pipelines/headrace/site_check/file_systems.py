@@ -44,10 +44,7 @@ def locks(folder: Path) -> Finding:
 
 
 def lustre(folder: Path) -> Iterator[Finding]:
-    """Check the mount options and the default layout of new files, if a folder is on Lustre.
-
-    Source of both: Lustre's manual, and the manual pages mount.lustre(8) and lfs-getstripe(1).
-    """
+    """Check mount options and layout of new files on Lustre; see mount.lustre(8), lfs(1)."""
     kind, options = mounted(folder.resolve(), current_mounts())
     if kind != "lustre":
         return

@@ -171,7 +171,9 @@ def test_the_whole_script_of_a_gang(
         "prologue": ["ulimit -n 65536"],
     }
     text = system(ScriptedCommands()).render(_spec(_role(backend, {**shared, **batch})))
-    wanted = expected + BODY.replace("MODULE\n", MODULE).replace("HOSTS", hosts).replace("LAUNCH", launch)
+    wanted = expected + BODY.replace("MODULE\n", MODULE).replace("HOSTS", hosts).replace(
+        "LAUNCH", launch
+    )
     assert text.replace(job_name(_FOLDER), "NAME") == wanted
 
 

@@ -133,7 +133,8 @@ def test_everything_a_site_may_wish_for():
         "modules": ("gcc/13", "cuda/12.4"),
         "epilogue": ("rm -rf /local/me",),
     }
-    assert _script(_job(**wishes)).partition("--cpus-per-task=1\n")[2] == WISHES.replace("MODULE\n", MODULE)
+    wanted = WISHES.replace("MODULE\n", MODULE)
+    assert _script(_job(**wishes)).partition("--cpus-per-task=1\n")[2] == wanted
     role = Role(backend="slurm", kind="gang", batch=wishes | {"python": "/opt/python"})
     folder = LeaseFolder(Path("/shared/leases/demo-gpu-1"))
     spec = demo_lease(role=role)
@@ -376,7 +377,7 @@ def test_other_ends_stay_what_they_are():
 
 PROFILES = {
     "defines_it": ('module() { echo "$* by $0"; }', 0, "load gcc/13"),
-    "sets_path": ('PATH=/usr/bin; module() { command -v headrace-own; }', 0, "/headrace-own"),
+    "sets_path": ("PATH=/usr/bin; module() { command -v headrace-own; }", 0, "/headrace-own"),
     "fails": ("false; module() { false; }", 1, ""),
     "has_none": ("false", 127, "module: command not found, nor defined by /etc/profile"),
 }
