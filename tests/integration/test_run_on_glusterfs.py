@@ -36,8 +36,8 @@ print(locked_at_once(Path(sys.argv[1])) is not None)
 
 
 def test_two_nodes_train_from_a_folder_that_each_mounts_for_itself(
-    net_hosts, headrace_home: Path, digits_folder: Path, monkeypatch: pytest.MonkeyPatch,
-    no_leftover_processes: None,
+    no_leftover_processes: None, net_hosts, headrace_home: Path, digits_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     if reason := why_not():
         pytest.skip(reason)
