@@ -44,7 +44,7 @@ has_glusterfs-server() { [[ -x /usr/sbin/glusterd ]]; }
 has_glusterfs-client() { [[ -x /usr/sbin/glusterfs ]]; }
 
 # environment-modules, which conflicts with it, does as well
-has_lmod() { [[ -e /etc/profile.d/lmod.sh || -e /etc/profile.d/modules.sh ]]; }
+has_lmod() { [[ -e /usr/share/lmod/lmod || -e /usr/share/modules/init ]]; }
 
 PACKAGES=(git postgresql chromium shellcheck slurm-wlm slurmdbd munge mariadb-server
   charliecloud openmpi-bin openssh-server openssh-client iproute2 systemd sudo python3-swift

@@ -56,7 +56,7 @@ setenv HELD_MODULE loaded
 prepend-path PATH /opt/held/bin
 prepend-path LD_LIBRARY_PATH /opt/held/lib
 """
-HAS_MODULES = any(Path("/etc/profile.d", each).exists() for each in ("lmod.sh", "modules.sh"))
+HAS_MODULES = any(Path("/usr/share", each).exists() for each in ("lmod/lmod", "modules/init"))
 SECRETS = (f"first-{uuid.uuid4().hex}", f"second-{uuid.uuid4().hex}")
 
 _GANG: dict[str, Any] = {
