@@ -5,86 +5,53 @@ set -euo pipefail
 
 say() { printf '%s\n' "$@" >&2; } # one line an argument
 
-has_postgresql() {
-  command -v initdb >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null
+# package | commands, or patterns of files, any of which shows it | what is left out without it
+table() {
+  cat <<'END'
+git | git | the tests of provenance (commit, dirty tree)
+postgresql | initdb /usr/lib/postgresql/*/bin/initdb | the tests marked 'postgres'
+chromium | chromium chromium-browser | the tests marked 'browser'
+shellcheck | shellcheck | the check of the shell scripts
+slurm-wlm | /usr/sbin/slurmctld | the tests on a real Slurm
+slurmdbd | /usr/sbin/slurmdbd | the tests on a real Slurm
+munge | /usr/sbin/munged | the tests on a real Slurm
+mariadb-server | /usr/sbin/mariadbd | the tests on a real Slurm
+gridengine-master | /usr/lib/gridengine/sge_qmaster | the tests on a real Grid Engine
+gridengine-exec | /usr/lib/gridengine/sge_execd | the tests on a real Grid Engine
+gridengine-client | /usr/lib/gridengine/qsub | the tests on a real Grid Engine
+charliecloud | ch-run | the tests in containers of Charliecloud
+openmpi-bin | mpirun | the tests of ranks started by mpirun
+openssh-server | /usr/sbin/sshd | the tests of login nodes
+openssh-client | ssh | the tests of login nodes
+iproute2 | ip | the tests on several hosts, and of Grid Engine
+systemd | systemd-analyze | the check of the unit of deploy/systemd
+sudo | sudo | the tests of several users on one Slurm
+user-mode-linux | linux.uml | the tests of two clients of an NFS server
+nfs-kernel-server | /usr/sbin/rpc.nfsd | the tests of two clients of an NFS server
+nfs-common | /sbin/mount.nfs4 | the tests of two clients of an NFS server
+kmod | /sbin/modprobe | the tests of two clients of an NFS server
+python3-swift | /usr/lib/python3/dist-packages/swift | the tests of S3 on OpenStack Swift
+glusterfs-server | /usr/sbin/glusterd | the test of a run on GlusterFS
+glusterfs-client | /usr/sbin/glusterfs | the test of a run on GlusterFS
+lmod | /usr/share/lmod/lmod /usr/share/modules/init | the test of environment modules in ranks
+END
 }
 
-has_chromium() { command -v chromium >/dev/null || command -v chromium-browser >/dev/null; }
-
-has_git() { command -v git >/dev/null; }
-
-has_shellcheck() { command -v shellcheck >/dev/null; }
-
-has_slurm-wlm() { [[ -x /usr/sbin/slurmctld && -x /usr/sbin/slurmd ]]; }
-
-has_slurmdbd() { [[ -x /usr/sbin/slurmdbd ]]; }
-
-has_munge() { [[ -x /usr/sbin/munged ]]; }
-
-has_mariadb-server() { [[ -x /usr/sbin/mariadbd ]]; }
-
-has_gridengine-master() { [[ -x /usr/lib/gridengine/sge_qmaster ]]; }
-
-has_gridengine-exec() { [[ -x /usr/lib/gridengine/sge_execd ]]; }
-
-has_gridengine-client() { [[ -x /usr/lib/gridengine/qsub ]]; }
-
-has_charliecloud() { command -v ch-run >/dev/null; }
-
-has_openmpi-bin() { command -v mpirun >/dev/null; }
-
-has_openssh-server() { [[ -x /usr/sbin/sshd ]]; }
-
-has_openssh-client() { command -v ssh >/dev/null; }
-
-has_systemd() { command -v systemd-analyze >/dev/null; }
-
-has_sudo() { command -v sudo >/dev/null; }
-
-has_iproute2() { command -v ip >/dev/null; }
-
-has_user-mode-linux() { command -v linux.uml >/dev/null; }
-
-has_nfs-kernel-server() { [[ -x /usr/sbin/rpc.nfsd ]]; }
-
-has_nfs-common() { [[ -x /sbin/mount.nfs4 ]]; }
-
-has_kmod() { [[ -x /sbin/modprobe ]]; }
-
-has_mmdebstrap() { command -v mmdebstrap >/dev/null; }
-
-PACKAGES=(git postgresql chromium shellcheck slurm-wlm slurmdbd munge mariadb-server
-  gridengine-master gridengine-exec gridengine-client
-  charliecloud openmpi-bin openssh-server openssh-client iproute2 systemd sudo
-  user-mode-linux nfs-kernel-server nfs-common kmod mmdebstrap)
-
-missing() {
-  local package
-  for package in "${PACKAGES[@]}"; do
-    "has_$package" || printf '%s\n' "$package"
+is_there() { # COMMAND or pattern of a file...
+  local each
+  for each in "$@"; do
+    if command -v "$each" >/dev/null || compgen -G "$each" >/dev/null; then return; fi
   done
+  return 1
 }
 
-why() { # PACKAGE: what is left out without it
-  case $1 in
-  git) say "  git: the tests of provenance (commit, dirty tree) are skipped" ;;
-  postgresql) say "  postgresql: the tests marked 'postgres' are skipped" ;;
-  chromium) say "  chromium: the tests marked 'browser' are skipped" ;;
-  slurm-wlm | slurmdbd | munge | mariadb-server)
-    say "  $1: the tests on a real Slurm are skipped"
-    ;;
-  gridengine-*) say "  $1: the tests on a real Grid Engine are skipped" ;;
-  openmpi-bin) say "  openmpi-bin: the tests of ranks started by mpirun are skipped" ;;
-  openssh-server | openssh-client) say "  $1: the tests of login nodes are skipped" ;;
-  iproute2) say "  iproute2: the tests of gangs on several hosts, and of Grid Engine, are skipped" ;;
-  user-mode-linux | nfs-kernel-server | nfs-common | kmod)
-    say "  $1: the tests of two clients of an NFS server are skipped"
-    ;;
-  mmdebstrap) say "  mmdebstrap: 'make real-systemd' does not run" ;;
-  sudo) say "  sudo: the tests of several users on one Slurm are skipped" ;;
-  systemd) say "  systemd: the unit of deploy/systemd is not checked" ;;
-  shellcheck) say "  shellcheck: the shell scripts are not linted" ;;
-  esac
+missing() { # prints lines of the table
+  local package shows left_out
+  local -a any
+  while IFS='|' read -r package shows left_out; do
+    read -ra any <<<"$shows" # no expansion of patterns here
+    is_there "${any[@]}" || printf '%s|%s\n' "${package// /}" "$left_out"
+  done < <(table)
 }
 
 # Tests start what they need themselves: nothing that is installed here shall serve this machine.
@@ -121,18 +88,18 @@ install() { # PACKAGE...
 }
 
 main() {
-  local packages package
-  mapfile -t packages < <(missing)
-  ((${#packages[@]})) || return 0
+  local rows row
+  mapfile -t rows < <(missing)
+  ((${#rows[@]})) || return 0
   if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
-    install "${packages[@]}"
+    install "${rows[@]%%|*}"
   else
     say "Not everything that the tests can use is installed. As root:" \
-      "  apt-get install ${packages[*]}"
+      "  apt-get install ${rows[*]%%|*}"
   fi
-  mapfile -t packages < <(missing)
-  for package in "${packages[@]}"; do
-    why "$package"
+  mapfile -t rows < <(missing)
+  for row in "${rows[@]}"; do
+    say "  without ${row%%|*} is left out:${row#*|}"
   done
 }
 

@@ -30,6 +30,8 @@ from support.s3_servers import (
     rclone_bucket,
     rclone_server,
     s3_credentials,
+    swift_bucket,
+    swift_server,
 )
 from support.scheduling import place, pytest_xdist_make_scheduler
 from support.session_rules import (
@@ -59,6 +61,8 @@ __all__ = [
     "rclone_server",
     "s3_credentials",
     "slurm",
+    "swift_bucket",
+    "swift_server",
 ]
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

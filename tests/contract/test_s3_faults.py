@@ -19,7 +19,7 @@ from headrace.recipe.site import StoreOptions
 from headrace.states import FailureClass
 from support.ports import find_free_port
 from support.s3_faults import Cut, Faults, Refuse, faulty
-from support.s3_servers import SECRET, S3Server, new_bucket
+from support.s3_servers import KEY, SECRET, S3Server, new_bucket
 
 MIB = 2**20
 CONTENT = bytes(range(256)) * (20 * MIB // 256)
@@ -33,7 +33,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3_errors, "FIRST_PAUSE_S", 0.001)
 
 
-@pytest.fixture(params=["moto_server", "rclone_server"])
+@pytest.fixture(params=["moto_server", "rclone_server", "swift_server"])
 def server(request: pytest.FixtureRequest, s3_credentials: None) -> S3Server:
     """An S3 server."""
     found: S3Server = request.getfixturevalue(request.param)
@@ -240,9 +240,7 @@ def test_an_unknown_profile_is_told(moto_server: S3Server, moto_bucket: str) -> 
 
 def test_a_profile_gives_the_credentials(rclone_server, rclone_bucket, monkeypatch, tmp_path):
     file = tmp_path / "credentials"
-    file.write_text(
-        f"[ours]\naws_access_key_id = headrace-test\naws_secret_access_key = {SECRET}\n"
-    )
+    file.write_text(f"[ours]\naws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")

@@ -1,7 +1,8 @@
-"""What every store promises, held to a folder, to memory and to S3 servers of two makes."""
+"""What every store promises, held to a folder, to memory and to S3 servers of three makes."""
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import os
 import pickle
@@ -16,6 +17,7 @@ import xxhash
 from headrace.errors import DataError, StoreChangedError, StoreMissingError
 from headrace.objects.protocol import ByteRange, Store, StoredFile
 from headrace.objects.store import open_store
+from support.s3_servers import client
 
 LARGE_BYTES = 40 * 2**20 + 12_345
 """More than one part of an upload and several pieces of a download."""
@@ -23,7 +25,7 @@ LARGE_BYTES = 40 * 2**20 + 12_345
 NAMES = ("a.txt", "b/c.txt", "b/d e+f&g=ü#?%41.txt", "b/c/deep.bin", "e.txt?versionId=1")
 
 
-@pytest.fixture(params=["folder", "memory", "moto", "rclone"])
+@pytest.fixture(params=["folder", "memory", "moto", "rclone", "swift"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """An empty store."""
     if request.param == "folder":
@@ -229,3 +231,26 @@ def version_of(store: Store, path: str) -> str:
 def test_no_version_is_empty(store: Store) -> None:
     store.write("a", os.urandom(10))
     assert version_of(store, "a")
+
+
+@pytest.mark.parametrize("kind", ["moto", "swift"])
+def test_a_bucket_that_keeps_versions_shows_the_newest(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    bucket, server = (request.getfixturevalue(f"{kind}_{each}") for each in ("bucket", "server"))
+    versioning = {"Status": "Enabled"}
+    name = bucket.removeprefix("s3://")
+    client(server).put_bucket_versioning(Bucket=name, VersioningConfiguration=versioning)
+    store = open_store(f"{bucket}/data", server.options)
+    for content in (b"old", b"newer"):
+        store.write("a", content)
+    old = StoredFile("a", 3, hashlib.md5(b"old").hexdigest())
+    assert store.read("a") == b"newer"
+    assert isinstance(next(store.read_files([old])), StoreChangedError)
+    assert [file.num_bytes for file in store.list_files()] == [5]
+    store.delete("a")
+    assert store.stat("a") is None
+    assert list(store.list_files()) == []
+    assert len(client(server).list_object_versions(Bucket=name)["Versions"]) == 2
+    store.write("a", b"again")
+    assert store.read("a") == b"again"

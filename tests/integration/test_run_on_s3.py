@@ -29,48 +29,48 @@ NUM_EACH = 12
 
 
 @pytest.fixture
-def place(tmp_path: Path, rclone_server: S3Server) -> Place:
+def place(tmp_path: Path, swift_server: S3Server) -> Place:
     """A home whose site names the server."""
     found = Place(tmp_path / "home")
     found.home.mkdir()
-    found.write_site(s3={"endpoint_url": rclone_server.endpoint_url})
+    found.write_site(s3={"endpoint_url": swift_server.endpoint_url})
     return found
 
 
 def test_pack_stage_train_and_evaluate(
     place: Place,
     digits_folder: Path,
-    rclone_server: S3Server,
-    rclone_bucket: str,
+    swift_server: S3Server,
+    swift_bucket: str,
     no_leftover_processes: None,
 ) -> None:
     """The site's options and the environment's credentials reach every process."""
-    raw = open_store(below(rclone_bucket, "raw"), rclone_server.options)
+    raw = open_store(below(swift_bucket, "raw"), swift_server.options)
     for folder in sorted(digits_folder.glob("[0-9]")):
         for image in sorted(folder.iterdir())[:NUM_EACH]:
             raw.upload(image, f"{folder.name}/{image.name}")
     overrides = [
-        f"dataset.source={rclone_bucket}/raw",
-        f"pack.target={rclone_bucket}/packed",
+        f"dataset.source={swift_bucket}/raw",
+        f"pack.target={swift_bucket}/packed",
         "pack.shard_samples=16",
         "pack_role=gpu",
         "data.global_batch_size=8",
         "trainer.max_epochs=1",
-        f"trainer.checkpoint_target={rclone_bucket}/kept",
+        f"trainer.checkpoint_target={swift_bucket}/kept",
     ]
     done = place.run("digits", *overrides)
     assert done.returncode == 0, done.stdout + done.stderr
     assert SECRET not in done.stdout + done.stderr
     steps = status_of(place)["steps"]
     dataset = steps["pack"]["outputs"]["dataset"]
-    assert dataset.startswith(f"{rclone_bucket}/packed/digits-")
+    assert dataset.startswith(f"{swift_bucket}/packed/digits-")
     assert steps["pack"]["outputs"]["num_samples"] == 10 * NUM_EACH
     assert steps["evaluate"]["outputs"]["num_samples"] == 10 * NUM_EACH // 5
     assert not list((place.home / "datasets").glob("**/*.h5"))
-    files = [file.path for file in open_store(dataset, rclone_server.options).list_files()]
+    files = [file.path for file in open_store(dataset, swift_server.options).list_files()]
     assert "manifest.json" in files
     final = Path(steps["train"]["outputs"]["checkpoint"])
-    kept = open_store(below(rclone_bucket, "kept", final.parents[1].name), rclone_server.options)
+    kept = open_store(below(swift_bucket, "kept", final.parents[1].name), swift_server.options)
     assert kept.read(final.name) == final.read_bytes()
     told = place.headrace("cost", "--by", "kind", "--json")
     took = {each["kind"]: each for each in json.loads(told.stdout)}
@@ -88,7 +88,7 @@ def upload(folder, url, options):
             store.upload(path, str(path.relative_to(folder)))
 
 
-@pytest.mark.parametrize("kind", ["moto", "rclone"])
+@pytest.mark.parametrize("kind", ["moto", "swift"])
 def test_staged_from_s3_and_read_again_only_when_damaged(tmp_path, kind, request):
     options = request.getfixturevalue(f"{kind}_server").options
     url = request.getfixturevalue(f"{kind}_bucket") + "/some/dataset"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import tempfile
@@ -49,6 +50,13 @@ pytestmark = [pytest.mark.slow]
 
 HOLD_AT = 12
 CHECKPOINT_EVERY = 5
+MODULE = """\
+#%Module1.0
+setenv HELD_MODULE loaded
+prepend-path PATH /opt/held/bin
+prepend-path LD_LIBRARY_PATH /opt/held/lib
+"""
+HAS_MODULES = any(Path("/usr/share", each).exists() for each in ("lmod/lmod", "modules/init"))
 SECRETS = (f"first-{uuid.uuid4().hex}", f"second-{uuid.uuid4().hex}")
 
 _GANG: dict[str, Any] = {
@@ -69,12 +77,16 @@ def home(headrace_home: Path, digits_folder: Path, monkeypatch: pytest.MonkeyPat
         headrace_home, "held", code=[str(CODE)], model=model | {"hold_at": HOLD_AT},
         trainer={"max_epochs": 1, "checkpoint_every_steps": CHECKPOINT_EVERY},
     )  # fmt: skip
+    (headrace_home / "modules" / "held").mkdir(parents=True)
+    (headrace_home / "modules" / "held" / "1").write_text(MODULE)
+    use = f"module use {headrace_home}/modules"
+    prologue = [use, "module load held/1"] if HAS_MODULES else []
     allowed = f"allowed_code: [{CODE}]\nallowed_outputs: [{headrace_home}/held]"
     allowed += "\nsecrets: {TRACKER_KEY: env:HEADRACE_TEST_TRACKER}"
     monkeypatch.setenv("HEADRACE_TEST_TRACKER", SECRETS[0])
     slurm_dev = (BUILT_IN / "sites" / "slurm-dev.yaml").read_text()
     for of_all, of_this in (
-        ("poll: 2s", "poll: 0.2s"),
+        ("poll: 2s", f"poll: 0.2s\n      prologue: {json.dumps(prologue)}"),
         ("lifetime: 1h", "lifetime: auto"),
         ("nodes: 4", "nodes: 2"),
         ("ranks_per_node: 2", "ranks_per_node: 2\n    price: {usd_per_gpu_hour: 1800}"),
@@ -124,6 +136,7 @@ def test_same_weights_as_on_one_machine_though_slurms_job_was_cancelled_in_mid_e
     assert f"Slurm job {job_id} ended: cancelled" in str(first.message)
     assert second.outputs["world_size"] == 4
     assert (home / "held" / "tracker").read_text() == digest_of(SECRETS[1])
+    modules = (home / "held" / "modules").read_text()  # before this machine trains, too
     assert [files_with(each, *places) for each in SECRETS] == [[], []]
     begun = (home / "held" / "attempts").read_text().splitlines()
     steps = [int(line.split()[1]) for line in begun]
@@ -152,6 +165,12 @@ def test_same_weights_as_on_one_machine_though_slurms_job_was_cancelled_in_mid_e
     assert took["gpu"].usd > took["gpu"].usd_failed + took["gpu"].usd_idle
     assert took["cpu"].unpriced == took["cpu"].attempts + 1
     _check_that_the_next_lease_is_shorter(run, slurm)
+    if not HAS_MODULES:
+        pytest.skip("install the Debian package lmod or environment-modules: all else holds")
+    variable, path, libraries = modules.splitlines()
+    assert variable == "loaded"
+    assert "/opt/held/bin" in path.split(":")
+    assert "/opt/held/lib" in libraries.split(":")
 
 
 def test_the_tutorial_can_be_followed(

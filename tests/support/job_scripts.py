@@ -10,6 +10,22 @@ from headrace.recipe.site import Role
 from support.leases import lease_spec
 from support.scripted_commands import ScriptedCommands
 
+MODULE = """\
+command -v module > /dev/null || module() {
+    local path=$PATH
+    unset -f module
+    . /etc/profile || true
+    PATH=$path:$PATH
+    command -v module > /dev/null || {
+        echo "module: command not found, nor defined by /etc/profile: source the file that" \\
+            "defines it in batch.prologue of the role, and load the modules there"
+        return 127
+    }
+    module "$@"
+}
+"""
+"""Text of a job that loads modules or has a prologue."""
+
 
 def assert_dask_jobqueue_shows_the_script(system: type[BatchSystem], folder: LeaseFolder) -> None:
     """What dask-jobqueue shows as its script is what the batch system gets."""

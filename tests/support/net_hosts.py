@@ -40,6 +40,11 @@ class NetHost:
         rows = [line.split() for line in table.splitlines()[1:]]
         return {_endpoint(row[1]) for row in rows if row[3] == "0A"}
 
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What runs a command on the host: in the namespaces of its sshd."""
+        return ("nsenter", f"--target={self._pids()[0]}", "--net", "--mount")
+
     def lose_power(self) -> None:
         """Kill all of its processes; with the last one goes what its storage held."""
         kill_all_in(self.namespace)

@@ -1,9 +1,10 @@
-"""Two S3 servers of independent make on the loopback interface, and buckets in them."""
+"""Three S3 servers of independent make on the loopback interface, and buckets in them."""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import uuid
@@ -16,12 +17,15 @@ from typing import Any
 
 import pytest
 
+from headrace.processes.identity import die_with_parent
 from headrace.recipe.site import StoreOptions
 from support.waiting import wait_until
 
-KEY = "headrace-test"
+KEY = "headrace:test"  # account and user, as Swift writes it
 SECRET = "a-secret-that-no-message-may-show"
 
+_PYTHON = "/usr/bin/python3"
+_SWIFT = Path("/usr/lib/python3/dist-packages/swift")
 _SERVES = re.compile(r"Starting s3 server on \[(https?://[^/]+)/\]")
 
 
@@ -55,6 +59,28 @@ def rclone_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server
     """`rclone serve s3`: a folder; checks signatures."""
     with serving(tmp_path_factory.mktemp("rclone-s3")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def swift_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """OpenStack Swift with its S3 API: a cluster of one disk; checks signatures."""
+    if not _SWIFT.exists():
+        pytest.skip("install the Debian package python3-swift")
+    folder = tmp_path_factory.mktemp("swift")
+    node = Path(__file__).with_name("swift_node.py")
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [_PYTHON, str(node), str(folder), KEY, SECRET], stdout=subprocess.PIPE, stderr=log,
+            preexec_fn=lambda: die_with_parent(signal.SIGKILL),
+        )  # fmt: skip
+    try:
+        with process.stdout:
+            endpoint_url = process.stdout.readline().decode().strip()
+        assert endpoint_url, (folder / "log").read_text()
+        yield S3Server(name="swift", endpoint_url=endpoint_url)
+    finally:
+        process.kill()
+        process.wait(60)
 
 
 @contextmanager
@@ -110,6 +136,12 @@ def moto_bucket(moto_server: S3Server, s3_credentials: None) -> str:
 def rclone_bucket(rclone_server: S3Server, s3_credentials: None) -> str:
     """An empty bucket of rclone's, as a URL."""
     return new_bucket(rclone_server)
+
+
+@pytest.fixture
+def swift_bucket(swift_server: S3Server, s3_credentials: None) -> str:
+    """An empty bucket of Swift's, as a URL."""
+    return new_bucket(swift_server)
 
 
 def new_bucket(server: S3Server) -> str:

@@ -43,7 +43,8 @@ _OF_ANY_NODE = ("container", "tiers")
 
 _TELLING = re.compile(
     r"No such file or directory|command not found|Permission denied|Exec format error"
-    r"|cannot execute|No module named|Unable to locate a modulefile|(?:could|can)(?:'t| ?not) open"
+    r"|cannot execute|No module named|Unable to locate a modulefile|module\(s\) are unknown"
+    r"|(?:could|can)(?:'t| ?not) open"
 )
 _NOISE = re.compile(r"\bkill: \(")
 _LEADER = re.compile(r"^.*?(?:error:|FATAL:|line \d+:)\s*")
@@ -330,7 +331,10 @@ def symptom_of(folder: LeaseFolder) -> Symptom | None:
 
 def telling_lines(log: str) -> list[str]:
     """Return log lines about missing files or programs, without what differs between nodes."""
-    lines = [line for line in log.splitlines() if _TELLING.search(line) and not _NOISE.search(line)]
+    whole = log.replace("module(s) are unknown:\n", "module(s) are unknown: ")  # as Lmod writes
+    lines = [
+        line for line in whole.splitlines() if _TELLING.search(line) and not _NOISE.search(line)
+    ]
     return [_plain(_LEADER.sub("", line)) for line in lines]
 
 

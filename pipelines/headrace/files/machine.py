@@ -114,20 +114,25 @@ def told_when_full(folder: Path, needed_bytes: int) -> Iterator[None]:
 
 
 def file_system(path: PurePath, mounts: str) -> str:
-    """Return the type of the file system that holds an absolute path, as `ext4`; empty if none.
+    """Return the type of the file system that holds `path`; as `mounted`."""
+    return mounted(path, mounts)[0]
+
+
+def mounted(path: PurePath, mounts: str) -> tuple[str, str]:
+    """Return type, as `ext4`, and mount options of an absolute path's file system; else empty.
 
     The path has no symbolic links; `mounts` is the text of `/proc/mounts`.
     """
-    best, kind = -1, ""
+    best, found = -1, ("", "")
     for line in mounts.splitlines():
         parts = line.split(" ")
-        if len(parts) < 3:
+        if len(parts) < 4:
             continue
         point = PurePosixPath(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), parts[1]))
         depth = len(point.parts)
         if path.is_relative_to(point) and depth >= best:  # a later mount covers an earlier one
-            best, kind = depth, parts[2]
-    return kind
+            best, found = depth, (parts[2], parts[3])
+    return found
 
 
 def network_file_system(path: PurePath, mounts: str) -> str | None:

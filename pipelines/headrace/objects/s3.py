@@ -107,6 +107,10 @@ class S3Files(S3FileSystem):  # type: ignore[misc]
         return bucket, key, None
 
     async def _call_s3(self, method: str, *more: Any, **request: Any) -> Any:
+        if method == "head_object":
+            found = await asyncio.to_thread(self.quick.head, request["Bucket"], request["Key"])
+            if found is not None:
+                return found
         if "Body" in request:
             request["ContentMD5"] = await asyncio.to_thread(_md5, request["Body"])
         send = partial(super()._call_s3, method, *more, **request)

@@ -68,6 +68,23 @@ class Quick:
                 self._knows_ranges = False
             return None
 
+    def head(self, bucket: str, key: str) -> About | None:
+        """Return what S3 answers to HEAD; None without a plain answer.
+
+        Some versions of Swift send a body with a 404, which aiohttp reads as the next answer.
+
+        Raises:
+            FileNotFoundError: The object or its bucket does not exist.
+        """
+        store = self._store(bucket, key)
+        try:
+            found = None if store is None else obstore.head(store, key)
+        except FileNotFoundError:
+            raise
+        except _FAILURES:
+            return None
+        return found and {"ETag": found["e_tag"] or "", "ContentLength": found["size"]}
+
     def stream(self, bucket: str, key: str, version: str) -> Iterator[memoryview]:
         """Yield a version of an object from its start, if the server does not support ranges.
 

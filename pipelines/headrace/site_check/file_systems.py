@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import fcntl
+import re
+import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from headrace.batch.findings import Finding, fail, ok
+from headrace.batch.findings import Finding, fail, ok, warn
 from headrace.files.atomic import publish_folder, write_bytes
-from headrace.files.machine import is_full
+from headrace.files.machine import current_mounts, is_full, mounted
 from headrace.files.sharing import private_mode
 
 _NO_FOLDER = (
     "A bucket mounted by FUSE (s3fs, rclone, Mountpoint) cannot be the shared folder: use NFS, "
     "Lustre, EFS, or S3 Files for a bucket."
 )
+_LFS_TIMEOUT_S = 30.0
+_STRIPES = re.compile(r"stripe_count:\s*(-?\d+)")
 
 
 def locks(folder: Path) -> Finding:
@@ -37,6 +41,31 @@ def locks(folder: Path) -> Finding:
                 except BlockingIOError:
                     return ok("locks", "flock and fcntl")  # fcntl's are the process's own
     return fail("locks", f"flock in {folder} is granted twice", advice)
+
+
+def lustre(folder: Path) -> Iterator[Finding]:
+    """Check mount options and layout of new files on Lustre; see mount.lustre(8), lfs(1)."""
+    kind, options = mounted(folder.resolve(), current_mounts())
+    if kind != "lustre":
+        return
+    if "localflock" in options.split(","):
+        found = f"{folder} is mounted with `localflock`: locks do not reach other machines"
+        yield fail("lustre", found, "Ask for a mount with `flock`.")
+    command = ["lfs", "getstripe", "-d", str(folder)]
+    try:
+        shown = subprocess.run(
+            command, capture_output=True, text=True, timeout=_LFS_TIMEOUT_S, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        yield warn("stripes", f"unknown: {error}", f"Run `{' '.join(command)}` on a node.")
+        return
+    counts = {int(count) for count in _STRIPES.findall(shown)}
+    if counts <= {0, 1}:
+        found = f"new files in {folder} lie on one OST each, images and large shards too"
+        advice = f"Let files grow over more: `lfs setstripe -E 1G -c 1 -E -1 -c 8 {folder}`."
+        yield warn("stripes", found, advice)
+        return
+    yield ok("stripes", f"files on up to {'all' if -1 in counts else max(counts)} OSTs")
 
 
 def files(folder: Path) -> Finding:

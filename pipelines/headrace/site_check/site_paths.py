@@ -71,6 +71,7 @@ def shared_folder(site: Site, *, is_proved: bool) -> Iterator[Finding]:
         return
     has_queue = any(not role.is_here for role in site.roles.values())
     yield _file_system(folder, "folder", has_queue and not is_proved)
+    yield from file_systems.lustre(folder)
     yield _mode(folder)
     yield _free_space(folder)
 

@@ -19,6 +19,7 @@ from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
 from headrace_queues import lsf, pbs, sge
 from support.factories import demo_lease
+from support.job_scripts import MODULE
 from support.scripted_commands import ScriptedCommands
 
 BODY = """\
@@ -36,7 +37,7 @@ export HEADRACE_LEASE_FOLDER=/shared/leases/a-1
 export SPT_NOENV=1
 export PYTHONPATH=/lib
 export HEADRACE_NODE_INDEX=$1
-command -v module > /dev/null || . /etc/profile || true
+MODULE
 module load cuda/12
 ulimit -n 65536
 exec /opt/python -m headrace.clusters.member /shared/leases/a-1
@@ -170,7 +171,9 @@ def test_the_whole_script_of_a_gang(
         "prologue": ["ulimit -n 65536"],
     }
     text = system(ScriptedCommands()).render(_spec(_role(backend, {**shared, **batch})))
-    wanted = expected + BODY.replace("HOSTS", hosts).replace("LAUNCH", launch)
+    wanted = expected + BODY.replace("MODULE\n", MODULE).replace("HOSTS", hosts).replace(
+        "LAUNCH", launch
+    )
     assert text.replace(job_name(_FOLDER), "NAME") == wanted
 
 

@@ -18,7 +18,8 @@ class HeldDigits(DigitsClassifier):
     Args:
         folder: Folder of `hold`, and of what the model leaves there: `held-<pid>`
             appears when rank 0 waits, `attempts` gets a line from it: process, first step;
-            `tracker` holds a digest of the environment variable TRACKER_KEY.
+            `tracker` holds a digest of the environment variable TRACKER_KEY,
+            `modules` what an environment module has set.
         hold_at: Optimizer steps after which it waits.
         learning_rate: As of the demo's model.
     """
@@ -36,6 +37,8 @@ class HeldDigits(DigitsClassifier):
         fcntl.flock(self.only_one, fcntl.LOCK_EX | fcntl.LOCK_NB)
         key = os.environ.get("TRACKER_KEY", "")
         (self.folder / "tracker").write_text(hashlib.sha256(key.encode()).hexdigest())
+        names = ("HELD_MODULE", "PATH", "LD_LIBRARY_PATH")
+        (self.folder / "modules").write_text("\n".join(os.environ.get(each, "") for each in names))
         with (self.folder / "attempts").open("a") as attempts:
             attempts.write(f"{os.getpid()} {self.global_step}\n")
 

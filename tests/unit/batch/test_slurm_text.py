@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from headrace.recipe.batch import Batch
 from headrace.recipe.site import Role
 from headrace.states import FailureClass
 from support.factories import demo_lease
+from support.job_scripts import MODULE
 from support.scripted_commands import ScriptedCommands
 
 FULL = """\
@@ -52,6 +54,7 @@ export HEADRACE_LEASE_ID=demo-gpu-1
 export HEADRACE_LEASE_FOLDER=/shared/leases/demo-gpu-1
 export SPT_NOENV=1
 export PYTHONPATH=/lib
+MODULE
 module load cuda
 exec srun --ntasks=2 --ntasks-per-node=1 --cpus-per-task=8 --kill-on-bad-exit=1 --wait=30 \
 --export=ALL /opt/python -m headrace.clusters.member /shared/leases/demo-gpu-1
@@ -81,7 +84,9 @@ def test_the_whole_script_of_a_gang(monkeypatch: pytest.MonkeyPatch):
     folder = LeaseFolder(Path("/shared/leases/demo-gpu-1"))
     spec = demo_lease(role=role, code=("/my code",))
     text = _script(job_spec(folder, spec))
-    assert text.replace(job_name(folder), "headrace-demo-gpu-1-4df3c6b8") == FULL
+    assert text.replace(job_name(folder), "headrace-demo-gpu-1-4df3c6b8") == FULL.replace(
+        "MODULE\n", MODULE
+    )
 
 
 def test_what_is_not_asked_for_is_not_written():
@@ -105,7 +110,7 @@ WISHES = """\
 #SBATCH --no-requeue
 set -e
 export HEADRACE_JOB_STARTED=$(date +%s)
-command -v module > /dev/null || . /etc/profile || true
+MODULE
 module load gcc/13 cuda/12.4
 code=0
 srun --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 --kill-on-bad-exit=1 --wait=30 \
@@ -128,7 +133,8 @@ def test_everything_a_site_may_wish_for():
         "modules": ("gcc/13", "cuda/12.4"),
         "epilogue": ("rm -rf /local/me",),
     }
-    assert _script(_job(**wishes)).partition("--cpus-per-task=1\n")[2] == WISHES
+    wanted = WISHES.replace("MODULE\n", MODULE)
+    assert _script(_job(**wishes)).partition("--cpus-per-task=1\n")[2] == wanted
     role = Role(backend="slurm", kind="gang", batch=wishes | {"python": "/opt/python"})
     folder = LeaseFolder(Path("/shared/leases/demo-gpu-1"))
     spec = demo_lease(role=role)
@@ -367,3 +373,28 @@ def test_lack_of_memory(line: str, is_memory: bool):
 def test_other_ends_stay_what_they_are():
     ended = JobStatus(job_id="3", state=JobState.PREEMPTED)
     assert with_log(ended, "slurmstepd: error: Exceeded job memory limit\n") is ended
+
+
+PROFILES = {
+    "defines_it": ('module() { echo "$* by $0"; }', 0, "load gcc/13"),
+    "sets_path": ("PATH=/usr/bin; module() { command -v headrace-own; }", 0, "/headrace-own"),
+    "fails": ("false; module() { false; }", 1, ""),
+    "has_none": ("false", 127, "module: command not found, nor defined by /etc/profile"),
+}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_modules_are_loaded_in_a_shell_that_is_no_login_shell(tmp_path: Path, profile: str) -> None:
+    """What a node's /etc/profile defines, PATH as it was, or how to correct it."""
+    text, code, shown = PROFILES[profile]
+    (tmp_path / "profile").write_text(text)
+    (tmp_path / "headrace-own").write_text("")
+    (tmp_path / "headrace-own").chmod(0o700)
+    script = _script(_job(prologue=("module load gcc/13", "echo loaded"))).partition("set -e\n")[2]
+    job = "set -e\n" + script.replace("/etc/profile |", f"{tmp_path}/profile |")
+    ended = subprocess.run(
+        ["/bin/bash", "-c", job.partition("exec ")[0]], capture_output=True, text=True,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, "loaded\n" in ended.stdout) == (code, code == 0), ended
+    assert shown in ended.stdout

@@ -211,6 +211,10 @@ def lease(tmp_path: Path) -> LeaseFolder:
             "ch-run[17378]: error: can't stat: /nope/image: No such file or directory (x.c:255 2)",
             ["can't stat: /nope/image: No such file or directory (x.c:255 2)"],
         ),
+        (
+            'Lmod has detected the following error: The following module(s) are unknown:\n"a/1"\n',
+            ['The following module(s) are unknown: "a/1"'],
+        ),
         ("srun: error: node2: task 1: Exited with exit code 2\n", []),
         ("", []),
     ],

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from headrace.batch.findings import Finding
+from headrace.files import machine
 from headrace.recipe.load import parse
 from headrace.recipe.site import Role, Site, Tier
-from headrace.site_check import site_paths
+from headrace.site_check import file_systems, site_paths
 
 GIB = 2**30
 
@@ -203,3 +204,56 @@ def test_the_image_of_a_container(image: str, grade: str):
     assert found == {"container": grade}
     without = Role.model_validate({"backend": "slurm", "kind": "gang"})
     assert list(site_paths.container_image(without)) == []
+
+
+_PLAIN = "stripe_count:  {} stripe_size:   1048576 pattern:       raid0 stripe_offset: -1"
+_GROWING = """\
+  lcm_entry_count:   2
+    lcme_extent.e_start: 0
+    lcme_extent.e_end:   1073741824
+      stripe_count:  1       stripe_size:   1048576       pattern:       raid0
+    lcme_extent.e_start: 1073741824
+    lcme_extent.e_end:   EOF
+      stripe_count:  {}       stripe_size:   1048576       pattern:       raid0
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "layout", "wanted"),
+    [
+        ("rw,flock", _GROWING.format(8), {"stripes": ("ok", "files on up to 8 OSTs")}),
+        ("rw,flock", _PLAIN.format(-1), {"stripes": ("ok", "files on up to all OSTs")}),
+        ("rw,flock", _PLAIN.format(1), {"stripes": ("warn", "setstripe -E 1G -c 1 -E -1 -c 8")}),
+        ("rw,flock", _PLAIN.format(0), {"stripes": ("warn", "one OST each")}),
+        (
+            "rw,localflock",
+            _PLAIN.format(4),
+            {"lustre": ("fail", "a mount with `flock`"), "stripes": ("ok", "4 OSTs")},
+        ),
+        ("rw,flock", None, {"stripes": ("warn", "No such file or directory: 'lfs'")}),
+    ],
+)
+def test_lustre_layout_and_mount(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: str,
+    layout: str | None,
+    wanted: dict[str, tuple[str, str]],
+):
+    """By a stand-in for `lfs`: no Lustre can be had here."""
+    table = tmp_path / "mounts"
+    table.write_text(f"10.0.0.1@tcp:/scratch {tmp_path} lustre {options} 0 0\n")
+    monkeypatch.setattr(machine, "TABLE", table)
+    (tmp_path / "bin").mkdir()
+    if layout is not None:
+        program = tmp_path / "bin" / "lfs"
+        asked = f'[ "$*" = "getstripe -d {tmp_path}" ] || exit 2'
+        program.write_text(f"#!/bin/sh\n{asked}\n/bin/cat << END\n{layout}\nEND\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    found = {each.subject: each for each in file_systems.lustre(tmp_path)}
+    assert {name: each.grade.value for name, each in found.items()} == {
+        name: grade for name, (grade, _) in wanted.items()
+    }
+    for name, (_, text) in wanted.items():
+        assert text in f"{found[name].seen} {found[name].advice}"
