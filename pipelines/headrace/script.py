@@ -23,13 +23,15 @@ from typing import TYPE_CHECKING, NoReturn, SupportsFloat
 from headrace.checkpoints import files as checkpoints
 from headrace.errors import UserError
 from headrace.files.atomic import is_there, read_record, write_record
-from headrace.files.layout import RunFolder
+from headrace.files.layout import LeaseFolder, RunFolder
 from headrace.recipe.dataset import TRAIN, VALIDATION
 from headrace.steps.context import resolved
 from headrace.training.launch_records import NodeLaunch, NodeReady, Paused, TrainingProgress
 from headrace.training.progress import ScriptReports
 
-if TYPE_CHECKING:  # they import torch, which a script may not need
+if TYPE_CHECKING:  # imported by those who call: torch, Dask
+    from distributed import Client
+
     from headrace.data.dataset import SampleDataset
     from headrace.data.loader import BatchLoader
     from headrace.data.loaders import Loaders
@@ -84,6 +86,23 @@ def loader(split: str = TRAIN) -> BatchLoader:
         f"There is no loader of the split '{split}'",
         f"Valid: {TRAIN}, {VALIDATION}; headrace.script.dataset takes any split.",
     )
+
+
+@contextmanager
+def client() -> Iterator[Client]:
+    """Yield a Dask client of the lease, whose calls run on all its nodes: `client.map(f, items)`.
+
+    A node runs one call for each of its threads, in its worker's process, with the modules of
+    `code`. At the end of the block, waiting calls are dropped; a running call ends by itself.
+    """
+    from headrace.clusters.fleet import client_of
+
+    _variable("HEADRACE_LAUNCH")
+    node = _node()
+    if node is None:
+        raise UserError("The launch of this script has ended", "Start the script by headrace.")
+    with client_of(LeaseFolder(Path(node.launch.notice).parent)) as connected:
+        yield connected
 
 
 def newest() -> Path | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Annotated
 
 import typer
@@ -16,6 +17,7 @@ from headrace.cli import arguments
 from headrace.cli.console import open_console, with_handler
 from headrace.cli.watching import telling
 from headrace.errors import UserError
+from headrace.files.layout import LeaseFolder
 from headrace.recipe.load import load_site
 from headrace.runs.runs import open_run
 from headrace.runs.shells import command_on, lease_of, lease_on, variables
@@ -39,8 +41,11 @@ def shell(
     lifetime: Annotated[
         float, typer.Option(min=60, help="Maximum lifetime of the lease, seconds.")
     ] = _HOUR_S,
+    notebook: Annotated[
+        bool, typer.Option("--notebook", help="Start Jupyter there; its address is shown.")
+    ] = False,
 ) -> None:
-    """Open a shell on a node of a run, or of a lease for it.
+    """Open a shell, or Jupyter, on a node of a run, or of a lease for it.
 
     It has the run's dataset and checkpoints in `HEADRACE_DATASET` and `HEADRACE_CHECKPOINTS`. A
     lease of its own is closed when the shell ends. It works on this machine and on Slurm, where the
@@ -50,6 +55,7 @@ def shell(
         headrace shell digits-20260102-030405-0a1b2c3d
         headrace shell RUN -- nvidia-smi
         headrace shell --site my-cluster --role gpu --lifetime 7200
+        headrace shell RUN --notebook
     """
     given = list(words or ())
     with ExitStack() as stack:
@@ -64,9 +70,21 @@ def shell(
             folder = lease_of(run)
         else:
             raise UserError("Name a run, or a site", "headrace shell RUN, headrace shell --site S")
+        if notebook:
+            _notebook(folder, given, variables(run, folder))
+            return
         command = command_on(folder, given, with_terminal=sys.stdin.isatty())
         code = _run(command, {**os.environ, **variables(run, folder)})
     raise typer.Exit(code)
+
+
+def _notebook(folder: LeaseFolder, given: Sequence[str], environment: Mapping[str, str]) -> None:
+    if given:
+        raise UserError(f"--notebook starts Jupyter, not '{given[0]}'", "Leave one of them out.")
+    # Dask takes half a second to load
+    run_notebook = importlib.import_module("headrace.clusters.notebook").run_notebook
+    with suppress(KeyboardInterrupt):
+        run_notebook(folder, environment, lambda url: typer.echo(f"{url}\nCtrl-C ends it."))
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:

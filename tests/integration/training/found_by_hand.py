@@ -26,7 +26,7 @@ from headrace.steps.context import StepContext
 from headrace.training.train_step import train
 from support.bad_input import Place
 from support.factories import write_yaml
-from support.net_hosts import DATA, NetHosts
+from support.net_hosts import DATA
 from support.runs import make_run
 from support.sources import ROOT
 from support.training import ThisProcessFleet, make_context, make_recipe, make_site
@@ -127,31 +127,15 @@ def test_keras(tmp_path, ranks):
         assert (context.run_folder.work / f"model-{rank}.keras").is_file()
 
 
-def on_slurm(home: Path, request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Two nodes of the small Slurm: they share an address, so only ports tell workers apart."""
-    request.getfixturevalue("slurm")
-    return {"backend": "slurm", "batch": {"interface": "lo", "poll": 0.2, "gpus_per_node": 2}}
-
-
-def on_hosts(home: Path, request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Two hosts with addresses of their own, in network namespaces."""
-    hosts: NetHosts = request.getfixturevalue("net_hosts")([2**20] * 2)
-    logins = [login.model_dump() for login in hosts.logins]
-    batch = {"interface": DATA, "poll": 0.2, "python": sys.executable, "hosts": logins}
-    return {"backend": "ssh", "batch": batch}
-
-
-@pytest.mark.parametrize("role_of", [on_slurm, on_hosts])
-def test_keras_on_two_nodes(headrace_home, request, role_of, no_leftover_processes):
+def check_keras_on_two_nodes(home: Path, role: dict[str, Any]) -> None:
     """Two workers a node, by another prefix with another Python than headrace's."""
     python = os.environ.get("TENSORFLOW_PYTHON") or pytest.skip("no TENSORFLOW_PYTHON")
     command = ["env", "TF_USE_LEGACY_KERAS=1", python, str(FOUND / "keras_workers.py")]
-    place = Place(headrace_home)
-    train = {"command": command, "args": {"--epochs": 2}}
-    write_yaml(headrace_home / "recipes" / "keras.yaml", {"name": "keras", "train": train})
-    role = {"kind": "gang", "nodes": 2, "ranks_per_node": 2, "lifetime": 900}
-    tier = {"name": "own", "folder": str(headrace_home / "tier"), "reserve": 0}
-    place.write_site("two", roles={"gpu": role | role_of(headrace_home, request)}, tiers=[tier])
+    train = {"command": command, "args": {"--epochs": 2}, "nodes": 2, "ranks_per_node": 2}
+    write_yaml(home / "recipes" / "keras.yaml", {"name": "keras", "train": train})
+    size = {"kind": "gang", "nodes": 2, "ranks_per_node": 2, "lifetime": 900}
+    tier = {"name": "own", "folder": str(home / "tier"), "reserve": 0}
+    Place(home).write_site("two", roles={"gpu": size | role}, tiers=[tier])
     run = make_run(recipe="keras", site="two")
     assert execute(run, no_check) is None
     (step,) = open_ledger().attempts(run.run_id)
@@ -160,6 +144,19 @@ def test_keras_on_two_nodes(headrace_home, request, role_of, no_leftover_process
     logs = [next(folder.glob(f"steps/*/logs/rank-{rank}.log")).read_text() for rank in range(4)]
     losses = {re.findall(r"worker \d of 4: loss ([\d.]+)", log)[-1] for log in logs}
     assert len(losses) == 1, "each worker has all gradients"
+
+
+def test_keras_on_two_nodes_of_slurm(headrace_home, slurm, no_leftover_processes):
+    """The nodes share an address, so only ports tell their workers apart."""
+    batch = {"interface": "lo", "poll": 0.2, "gpus_per_node": 2}
+    check_keras_on_two_nodes(headrace_home, {"backend": "slurm", "batch": batch})
+
+
+def test_keras_on_two_hosts(headrace_home, no_leftover_processes, net_hosts):
+    """Hosts with addresses of their own, in network namespaces."""
+    logins = [login.model_dump() for login in net_hosts([2**20] * 2).logins]
+    batch = {"interface": DATA, "poll": 0.2, "python": sys.executable, "hosts": logins}
+    check_keras_on_two_nodes(headrace_home, {"backend": "ssh", "batch": batch})
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
