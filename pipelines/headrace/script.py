@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, SupportsFloat
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat
 
 from headrace.checkpoints import files as checkpoints
 from headrace.errors import UserError
@@ -29,9 +29,7 @@ from headrace.steps.context import resolved
 from headrace.training.launch_records import NodeLaunch, NodeReady, Paused, TrainingProgress
 from headrace.training.progress import ScriptReports
 
-if TYPE_CHECKING:  # imported by those who call: torch, Dask
-    from distributed import Client
-
+if TYPE_CHECKING:  # they import torch, which a script may not need
     from headrace.data.dataset import SampleDataset
     from headrace.data.loader import BatchLoader
     from headrace.data.loaders import Loaders
@@ -89,7 +87,7 @@ def loader(split: str = TRAIN) -> BatchLoader:
 
 
 @contextmanager
-def client() -> Iterator[Client]:
+def client() -> Iterator[Any]:
     """Yield a Dask client of the lease, whose calls run on all its nodes: `client.map(f, items)`.
 
     A node runs one call for each of its threads, in its worker's process, with the modules of

@@ -252,9 +252,8 @@ class Fleet(NodeCalls):
 @contextmanager
 def client_of(folder: LeaseFolder) -> Iterator[Client]:
     """Yield a Dask client of a lease for a user's own calls; a node runs one for each thread."""
-    with Fleet.open(folder) as fleet, fleet.client.as_current():
-        with dask.annotate(resources={SLOT: 1}):
-            yield fleet.client
+    with Fleet.open(folder) as fleet, dask.annotate(resources={SLOT: 1}):
+        yield fleet.client
 
 
 def present(client: Client) -> tuple[Node, ...]:

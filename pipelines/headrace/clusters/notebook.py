@@ -17,8 +17,6 @@ from ssl import SSLContext
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from distributed import get_worker
-
 from headrace.clusters.cancellable_call import wanted
 from headrace.clusters.scheduler import security
 from headrace.clusters.shared_calls import SharedCalls
@@ -88,6 +86,8 @@ def serve(lease: str, host: str, folder: str, variables: Mapping[str, str], topi
             f"{sys.executable} on {socket.gethostname()} has no Jupyter",
             f"Install it there: {sys.executable} -m pip install jupyterlab",
         )
+    from distributed import get_worker  # as in cancellable_call
+
     files, worker = LeaseFolder(Path(lease)), get_worker()
     tls = security(files).get_listen_args("worker")["ssl_context"]
     with TemporaryDirectory(prefix="headrace-notebook-") as private:
