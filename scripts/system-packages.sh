@@ -39,7 +39,9 @@ has_iproute2() { command -v ip >/dev/null; }
 
 has_gcc() { command -v gcc >/dev/null; }
 
-PACKAGES=(git gcc postgresql chromium shellcheck slurm-wlm slurmdbd munge mariadb-server
+has_libc6-dev() { [[ -e /usr/include/stdio.h ]]; }
+
+PACKAGES=(git gcc libc6-dev postgresql chromium shellcheck slurm-wlm slurmdbd munge mariadb-server
   charliecloud openmpi-bin openssh-server openssh-client iproute2 systemd sudo)
 
 missing() {
@@ -52,7 +54,7 @@ missing() {
 why() { # PACKAGE: what is left out without it
   case $1 in
   git) say "  git: the tests of provenance (commit, dirty tree) are skipped" ;;
-  gcc) say "  gcc: the test of a training of ten days is skipped" ;;
+  gcc | libc6-dev) say "  $1: the test of a training of ten days is skipped" ;;
   postgresql) say "  postgresql: the tests marked 'postgres' are skipped" ;;
   chromium) say "  chromium: the tests marked 'browser' are skipped" ;;
   slurm-wlm | slurmdbd | munge | mariadb-server)
