@@ -95,11 +95,7 @@ def client() -> Iterator[Any]:
     """
     from headrace.clusters.fleet import client_of
 
-    _variable("HEADRACE_LAUNCH")
-    node = _node()
-    if node is None:
-        raise UserError("The launch of this script has ended", "Start the script by headrace.")
-    with client_of(LeaseFolder(Path(node.launch.notice).parent)) as connected:
+    with client_of(LeaseFolder(Path(_launched().launch.notice).parent)) as connected:
         yield connected
 
 
@@ -204,10 +200,7 @@ def _loaders() -> Loaders:
     from headrace.staging.gang_store import Traffic
     from headrace.training.rank_data import settings_of
 
-    _variable("HEADRACE_LAUNCH")
-    node = _node()
-    if node is None:
-        raise UserError("The launch of this script has ended", "Start the script by headrace.")
+    node = _launched()
     recipe, site = resolved(_run(node))
     if recipe.data.transforms or recipe.data.augment:
         raise UserError(
@@ -224,9 +217,7 @@ def _loaders() -> Loaders:
 def _staged() -> Path:
     from headrace.staging.staged import StagingOptions, staged
 
-    node = _node()
-    if node is None:
-        raise UserError("The launch of this function has ended", "Start the function by headrace.")
+    node = _launched()
     recipe, site = resolved(_run(node))
     stage = recipe.stage
     options = StagingOptions(partial=stage.partial, s3=site.s3)
@@ -244,6 +235,13 @@ def _node() -> NodeReady | None:
     if found.startswith("{"):  # all of a function's launch, not a path
         return NodeReady.model_validate_json(found)
     return read_record(Path(found), NodeReady) if found else None
+
+
+def _launched() -> NodeReady:
+    _variable("HEADRACE_LAUNCH")
+    if (node := _node()) is None:
+        raise UserError("The launch of this script has ended", "Start the script by headrace.")
+    return node
 
 
 def _run(node: NodeReady) -> RunFolder:

@@ -17,7 +17,6 @@ from headrace.cli import arguments
 from headrace.cli.console import open_console, with_handler
 from headrace.cli.watching import telling
 from headrace.errors import UserError
-from headrace.files.layout import LeaseFolder
 from headrace.recipe.load import load_site
 from headrace.runs.runs import open_run
 from headrace.runs.shells import command_on, lease_of, lease_on, variables
@@ -41,9 +40,7 @@ def shell(
     lifetime: Annotated[
         float, typer.Option(min=60, help="Maximum lifetime of the lease, seconds.")
     ] = _HOUR_S,
-    notebook: Annotated[
-        bool, typer.Option("--notebook", help="Start Jupyter there; its address is shown.")
-    ] = False,
+    notebook: Annotated[bool, typer.Option("--notebook", help="Start Jupyter there.")] = False,
 ) -> None:
     """Open a shell, or Jupyter, on a node of a run, or of a lease for it.
 
@@ -70,21 +67,20 @@ def shell(
             folder = lease_of(run)
         else:
             raise UserError("Name a run, or a site", "headrace shell RUN, headrace shell --site S")
-        if notebook:
-            _notebook(folder, given, variables(run, folder))
+        if notebook and given:
+            raise UserError(f"--notebook starts Jupyter, not '{given[0]}'", "Leave one out.")
+        if notebook:  # Dask takes half a second to load
+            module = importlib.import_module("headrace.clusters.notebook")
+            with suppress(KeyboardInterrupt):
+                module.run_notebook(
+                    folder,
+                    variables(run, folder),
+                    lambda url: typer.echo(f"{url}\nCtrl-C ends it."),
+                )
             return
         command = command_on(folder, given, with_terminal=sys.stdin.isatty())
         code = _run(command, {**os.environ, **variables(run, folder)})
     raise typer.Exit(code)
-
-
-def _notebook(folder: LeaseFolder, given: Sequence[str], environment: Mapping[str, str]) -> None:
-    if given:
-        raise UserError(f"--notebook starts Jupyter, not '{given[0]}'", "Leave one of them out.")
-    # Dask takes half a second to load
-    run_notebook = importlib.import_module("headrace.clusters.notebook").run_notebook
-    with suppress(KeyboardInterrupt):
-        run_notebook(folder, environment, lambda url: typer.echo(f"{url}\nCtrl-C ends it."))
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -201,7 +201,7 @@ class Gang:
                 host=node.host,
                 hosts=tuple(each.host for each in nodes),
                 master_address=first.host,
-                master_port=ports[0] if ports else 0,
+                master_port=ports[0],
                 ports=ports,
                 secret=secret,
                 resume=resume,
@@ -216,13 +216,11 @@ class Gang:
 
     def _ports(self, nodes: Sequence[Node]) -> tuple[int, ...]:
         """Return ports that are free on their nodes: of each rank of a script, else of rank 0."""
-        if self._context.recipe.train.is_script:
-            asked = [(node.host, self._ranks_per_node) for node in nodes]
-            found = self._fleet.on_nodes(free_ports, asked, nodes, check=self._context.check)
-            return tuple(port for ports in found for port in ports)
-        if self._num_nodes * self._ranks_per_node == 1:
-            return ()
-        return self._fleet.call(nodes[0], free_ports, nodes[0].host)
+        is_script = self._context.recipe.train.is_script
+        asked, each = (nodes, self._ranks_per_node) if is_script else (nodes[:1], 1)
+        arguments = [(node.host, each) for node in asked]
+        found = self._fleet.on_nodes(free_ports, arguments, asked, check=self._context.check)
+        return tuple(port for ports in found for port in ports)
 
 
 def run_node(launch: NodeLaunch) -> NodeOutcome:

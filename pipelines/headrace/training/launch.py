@@ -93,7 +93,7 @@ def torchrun_environment(launch: NodeLaunch, rank: int, max_restarts: int) -> di
     }
 
 
-def free_ports(address: str, num_ports: int = 1) -> tuple[int, ...]:
+def free_ports(address: str, num_ports: int) -> tuple[int, ...]:
     """Return ports of this machine that are free at the moment."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with ExitStack() as stack:
