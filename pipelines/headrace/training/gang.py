@@ -218,8 +218,7 @@ class Gang:
         """Return ports that are free on their nodes: of each rank of a script, else of rank 0."""
         is_script = self._context.recipe.train.is_script
         asked, each = (nodes, self._ranks_per_node) if is_script else (nodes[:1], 1)
-        arguments = [(node.host, each) for node in asked]
-        found = self._fleet.on_nodes(free_ports, arguments, asked, check=self._context.check)
+        found = (self._fleet.call(node, free_ports, node.host, each) for node in asked)
         return tuple(port for ports in found for port in ports)
 
 
