@@ -121,7 +121,8 @@ def test_a_notebook_in_a_runs_lease_ends_with_its_client_and_leaves_the_lease_op
             assert (answer(url), answer(url.partition("?")[0] + "?")) == (200, 403)
             assert not [each for each in server.net_connections() if each.status == "LISTEN"]
             assert url.partition("=")[2] not in " ".join(server.cmdline())
-            client.kill()
+            client.send_signal(signal.SIGINT)
+            assert client.wait(START_TIMEOUT_S) == 0
             wait_until(lambda: not server.is_running(), START_TIMEOUT_S, "the server to end")
         assert LeaseFiles.read(folder).state(20) is LeaseState.READY
         with pytest.raises(UserError, match="--notebook starts Jupyter, not 'ls'"):
@@ -144,9 +145,9 @@ def test_a_notebook_on_slurm_runs_on_a_node_of_a_job_of_its_own(
         (server,) = servers("SLURM_JOB_ID", job_id)
         assert server.environ()["HEADRACE_LEASE"].startswith("shell-gpu-")
         assert answer(url) == 200
-        client.send_signal(signal.SIGINT)
-        assert client.wait(START_TIMEOUT_S) == 0
+        client.kill()  # nothing of it is left to close the lease
     wait_until(lambda: not slurm.queue(), LEAVING_S, "the job to end", poll_s=0.5)
+    assert not servers("SLURM_JOB_ID", job_id)
 
 
 def test_a_node_without_jupyter_is_named_with_what_to_install(
