@@ -80,7 +80,6 @@ const checkpointColumns = (now) => [
 
 const Actions = ({ run, refresh }) => html`
   ${run.dashboard_lease && html`<a href=${link("dask/", { id: run.dashboard_lease })}>Dask dashboard</a>`}
-  ${run.dashboard_lease && html`<${Copy} label="Copy notebook command" kind="" text=${`headrace shell ${run.run_id} --notebook`} />`}
   ${run.tensorboard && html`<a href=${link("tensorboard/", { id: run.run_id })}>TensorBoard</a>`}
   <${Copy} label="Copy rerun command" kind="" text=${run.rerun} />
   ${run.can_act && isActive(run.state) && html`<${Act} label="Cancel run" question="Cancel this run?" kind="danger" address="act/cancel"
