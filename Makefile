@@ -23,7 +23,7 @@ QUICK = -m "not nightly and not slow"
 ENGINE = tests/unit tests/contract
 
 .PHONY: help wheel demo test check setup system-packages static lint types imports unit contract satellites dags integration \
-	chaos docs nightly gpu-check real-nfs real-systemd site reference images mutants slurm-up slurm-down format pins clean
+	chaos docs nightly gpu-check real-tensorflow real-nfs real-systemd site reference images mutants slurm-up slurm-down format pins clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | \
@@ -89,6 +89,9 @@ real-systemd: setup system-packages ## The unit of deploy/systemd on a booted De
 
 mutants: setup ## Which random changes of the code no test notices (ARGS='--number 300 --seed 1'; hours)
 	@exec $(BIN)/python scripts/mutants.py $(ARGS)
+
+real-tensorflow: setup system-packages ## Keras on several workers and nodes, by an environment of its own (2 GB, 5 minutes)
+	@exec scripts/real/tensorflow.sh $(ARGS)
 
 slurm-up: system-packages ## A real Slurm of four nodes on this machine, in the folder SLURM_DEV (as root)
 	@$(SLURM) up --folder $(SLURM_DEV)

@@ -18,12 +18,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, SupportsFloat
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat
 
 from headrace.checkpoints import files as checkpoints
 from headrace.errors import UserError
 from headrace.files.atomic import is_there, read_record, write_record
-from headrace.files.layout import RunFolder
+from headrace.files.layout import LeaseFolder, RunFolder
 from headrace.recipe.dataset import TRAIN, VALIDATION
 from headrace.steps.context import resolved
 from headrace.training.launch_records import NodeLaunch, NodeReady, Paused, TrainingProgress
@@ -84,6 +84,19 @@ def loader(split: str = TRAIN) -> BatchLoader:
         f"There is no loader of the split '{split}'",
         f"Valid: {TRAIN}, {VALIDATION}; headrace.script.dataset takes any split.",
     )
+
+
+@contextmanager
+def client() -> Iterator[Any]:
+    """Yield a Dask client of the lease, whose calls run on all its nodes: `client.map(f, items)`.
+
+    A node runs one call for each of its threads, in its worker's process, with the modules of
+    `code`. At the end of the block, waiting calls are dropped; a running call ends by itself.
+    """
+    from headrace.clusters.fleet import client_of
+
+    with client_of(LeaseFolder(Path(_launched().launch.notice).parent)) as connected:
+        yield connected
 
 
 def newest() -> Path | None:
@@ -187,10 +200,7 @@ def _loaders() -> Loaders:
     from headrace.staging.gang_store import Traffic
     from headrace.training.rank_data import settings_of
 
-    _variable("HEADRACE_LAUNCH")
-    node = _node()
-    if node is None:
-        raise UserError("The launch of this script has ended", "Start the script by headrace.")
+    node = _launched()
     recipe, site = resolved(_run(node))
     if recipe.data.transforms or recipe.data.augment:
         raise UserError(
@@ -207,9 +217,7 @@ def _loaders() -> Loaders:
 def _staged() -> Path:
     from headrace.staging.staged import StagingOptions, staged
 
-    node = _node()
-    if node is None:
-        raise UserError("The launch of this function has ended", "Start the function by headrace.")
+    node = _launched()
     recipe, site = resolved(_run(node))
     stage = recipe.stage
     options = StagingOptions(partial=stage.partial, s3=site.s3)
@@ -227,6 +235,13 @@ def _node() -> NodeReady | None:
     if found.startswith("{"):  # all of a function's launch, not a path
         return NodeReady.model_validate_json(found)
     return read_record(Path(found), NodeReady) if found else None
+
+
+def _launched() -> NodeReady:
+    _variable("HEADRACE_LAUNCH")
+    if (node := _node()) is None:
+        raise UserError("The launch of this script has ended", "Start the script by headrace.")
+    return node
 
 
 def _run(node: NodeReady) -> RunFolder:

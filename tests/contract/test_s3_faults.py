@@ -5,13 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import traceback
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import xxhash
 
 from headrace.errors import StoreAccessError, StoreError, UserError
-from headrace.objects import s3_errors
+from headrace.objects import s3_errors, s3_quick
 from headrace.objects.protocol import Store, StoredFile
 from headrace.objects.s3_quick import bucket_url
 from headrace.objects.store import open_store
@@ -222,6 +223,22 @@ def test_wrong_keys_are_told(rclone_server, rclone_bucket, monkeypatch):
     assert "another-secret" not in str(caught.value)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     assert list(store.list_files()) == []
+
+
+def test_keys_that_are_renewed_in_their_file_are_read_again(
+    rclone_server: S3Server, rclone_bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As programs for single sign-on do every few hours: a process lives longer."""
+    open_store(rclone_bucket, rclone_server.options).write("a", b"content")
+    monkeypatch.setattr(s3_quick, "_KEYS_LAST", timedelta())
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    quick = s3_quick.Quick(rclone_server.endpoint_url, "us-east-1", rclone_server.options)
+    for secret, found in (("of-yesterday", None), (SECRET, b"content")):
+        content = f"[default]\naws_access_key_id = {KEY}\naws_secret_access_key = {secret}\n"
+        (tmp_path / "credentials").write_text(content)
+        piece = quick.get(rclone_bucket.removeprefix("s3://"), "a")
+        assert (piece and bytes(piece.content)) == found
 
 
 def test_no_credentials_are_told(moto_server, moto_bucket, monkeypatch):

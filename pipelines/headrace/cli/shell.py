@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Annotated
 
 import typer
@@ -39,8 +40,9 @@ def shell(
     lifetime: Annotated[
         float, typer.Option(min=60, help="Maximum lifetime of the lease, seconds.")
     ] = _HOUR_S,
+    notebook: Annotated[bool, typer.Option("--notebook", help="Start Jupyter there.")] = False,
 ) -> None:
-    """Open a shell on a node of a run, or of a lease for it.
+    """Open a shell, or Jupyter, on a node of a run, or of a lease for it.
 
     It has the run's dataset and checkpoints in `HEADRACE_DATASET` and `HEADRACE_CHECKPOINTS`. A
     lease of its own is closed when the shell ends. It works on this machine and on Slurm, where the
@@ -50,6 +52,7 @@ def shell(
         headrace shell digits-20260102-030405-0a1b2c3d
         headrace shell RUN -- nvidia-smi
         headrace shell --site my-cluster --role gpu --lifetime 7200
+        headrace shell RUN --notebook
     """
     given = list(words or ())
     with ExitStack() as stack:
@@ -64,6 +67,17 @@ def shell(
             folder = lease_of(run)
         else:
             raise UserError("Name a run, or a site", "headrace shell RUN, headrace shell --site S")
+        if notebook and given:
+            raise UserError(f"--notebook starts Jupyter, not '{given[0]}'", "Leave one out.")
+        if notebook:  # Dask takes half a second to load
+            module = importlib.import_module("headrace.clusters.notebook")
+            with suppress(KeyboardInterrupt):
+                module.run_notebook(
+                    folder,
+                    variables(run, folder),
+                    lambda url: typer.echo(f"{url}\nCtrl-C ends it."),
+                )
+            return
         command = command_on(folder, given, with_terminal=sys.stdin.isatty())
         code = _run(command, {**os.environ, **variables(run, folder)})
     raise typer.Exit(code)

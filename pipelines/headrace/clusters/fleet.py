@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+import dask
 from distributed import Client, Future, KilledWorker, wait
 from distributed.comm import CommClosedError
 
@@ -246,6 +247,13 @@ class Fleet(NodeCalls):
         if futures and self.client.status == "running":
             self.client.cancel(futures, force=True)
         self._futures.difference_update(futures)
+
+
+@contextmanager
+def client_of(folder: LeaseFolder) -> Iterator[Client]:
+    """Yield a Dask client of a lease for a user's own calls; a node runs one for each thread."""
+    with Fleet.open(folder) as fleet, dask.annotate(resources={SLOT: 1}):
+        yield fleet.client
 
 
 def present(client: Client) -> tuple[Node, ...]:

@@ -117,7 +117,8 @@ def _changed(run: Run, overrides: Sequence[str], site: str) -> tuple[Run, Resump
         names = (json.dumps(each.name) for each in (run.site, other))
         changes = (*changes, Change(key="site", before=next(names), after=next(names)))
     kind = run.request.kind
-    recipe, other = resolve(recipe, other, kind, is_from_terminal=True)
+    # the recipe of a run from Airflow is still its user's: it stays fenced
+    recipe, other = resolve(recipe, other, kind, is_from_terminal=not run.site.is_fenced)
     return replace(run, recipe=recipe, site=other), Resumption(at=time.time(), changes=changes)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import obstore
+from botocore.credentials import RefreshableCredentials
 from botocore.exceptions import BotoCoreError
 from botocore.session import Session
 from obstore.exceptions import BaseError
@@ -174,7 +175,10 @@ class Quick:
         return {"root_certificate": Path(bundle).read_bytes()} if bundle else {}
 
     def _keys(self) -> dict[str, Any]:
-        keys = self._session.get_credentials().get_frozen_credentials()
+        found = self._session.get_credentials()
+        if not isinstance(found, RefreshableCredentials):  # another program may renew their file
+            found = Session(profile=self._options.profile).get_credentials()
+        keys = found.get_frozen_credentials()
         return {
             "access_key_id": keys.access_key,
             "secret_access_key": keys.secret_key,

@@ -289,8 +289,8 @@ class Recipe(Settings):
             yield "train.args name {dataset}, but the recipe has no dataset"
         if self.data.on_bad_shard == "skip":
             yield f"data.on_bad_shard: skip goes with 'model': a {own} reads by itself"
-        if train.function and {train.nodes or 1, train.ranks_per_node or 1} != {1}:
-            yield "train.function is called once: leave train.nodes and ranks_per_node out"
+        if train.function and (train.ranks_per_node or 1) != 1:
+            yield "train.function is called once: leave train.ranks_per_node out"
 
     def _staging(self) -> Problems:
         """Yield keys that need all shards on the node when training starts."""

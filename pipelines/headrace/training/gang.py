@@ -31,7 +31,7 @@ from headrace.steps.context import StepContext, resolved
 from headrace.steps.model_process import start_forked
 from headrace.steps.networks import interface_of, interfaces
 from headrace.training.data_on_node import data_on_node, manifest_of
-from headrace.training.launch import free_port, rank_children
+from headrace.training.launch import free_ports, rank_children
 from headrace.training.launch_records import (
     LaunchFolder,
     NodeLaunch,
@@ -187,9 +187,7 @@ class Gang:
         self, nodes: Sequence[Node], resume: str | None, groups: Sequence[PeerGroup | None]
     ) -> list[NodeLaunch]:
         first, ends_at = nodes[0], self._context.ends_at
-        secret, port = secrets.token_hex(_SECRET_BYTES), 0
-        if self._num_nodes * self._ranks_per_node > 1 or self._context.recipe.train.is_script:
-            port = self._fleet.call(first, free_port, first.host)
+        secret, ports = secrets.token_hex(_SECRET_BYTES), self._ports(nodes)
         return [
             NodeLaunch(
                 run_folder=str(self._context.run_folder.path),
@@ -203,7 +201,8 @@ class Gang:
                 host=node.host,
                 hosts=tuple(each.host for each in nodes),
                 master_address=first.host,
-                master_port=port,
+                master_port=ports[0],
+                ports=ports,
                 secret=secret,
                 resume=resume,
                 stop_at=None if ends_at is None else ends_at - _STOPPING_S,
@@ -214,6 +213,13 @@ class Gang:
             )
             for index, (node, group) in enumerate(zip(nodes, groups, strict=True))
         ]
+
+    def _ports(self, nodes: Sequence[Node]) -> tuple[int, ...]:
+        """Return ports that are free on their nodes: of each rank of a script, else of rank 0."""
+        is_script = self._context.recipe.train.is_script
+        asked, each = (nodes, self._ranks_per_node) if is_script else (nodes[:1], 1)
+        found = (self._fleet.call(node, free_ports, node.host, each) for node in asked)
+        return tuple(port for ports in found for port in ports)
 
 
 def run_node(launch: NodeLaunch) -> NodeOutcome:

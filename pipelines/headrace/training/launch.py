@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -92,12 +93,14 @@ def torchrun_environment(launch: NodeLaunch, rank: int, max_restarts: int) -> di
     }
 
 
-def free_port(address: str) -> int:
-    """Return a port of this machine that is free at the moment."""
+def free_ports(address: str, num_ports: int) -> tuple[int, ...]:
+    """Return ports of this machine that are free at the moment."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
-        listener.bind((address, 0))
-        return int(listener.getsockname()[1])
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(socket.socket(family)) for _ in range(num_ports)]
+        for listener in listeners:
+            listener.bind((address, 0))
+        return tuple(int(listener.getsockname()[1]) for listener in listeners)
 
 
 def _command(node: NodeReady, recipe: Recipe, rank: int) -> tuple[str, ...]:

@@ -94,6 +94,8 @@ class NodeLaunch(Record):
     """Address of the node with rank 0."""
     master_port: int = 0
     """Port for the rendezvous there."""
+    ports: tuple[int, ...] = ()
+    """A port of each rank of a script, free on its node; the first is `master_port`."""
     secret: str = ""
     """Begins the names that ranks of several nodes meet by."""
     resume: str | None

@@ -227,17 +227,17 @@ class Follower:
         return known | {"evaluated step": float(newest.step)} | named
 
 
-def spent(context: StepContext, began_at: float, ended_at: float) -> AttemptUsage:
-    """Return what a training used between two times, in seconds since the epoch.
+def spent(context: StepContext, began_at: float, took_s: float) -> AttemptUsage:
+    """Return what a training used since a time, in `took_s` seconds: the clock may have been set.
 
     Unknown figures are None, as most are for a script without reports. Errors are only logged.
     """
-    used = partial(_spent, context, began_at, ended_at)
+    used = partial(_spent, context, began_at, took_s)
     found = inform(context.run_folder, "accounting of the step", used, AttemptUsage)
     return found or AttemptUsage()
 
 
-def _spent(context: StepContext, began_at: float, ended_at: float) -> AttemptUsage:
+def _spent(context: StepContext, began_at: float, took_s: float) -> AttemptUsage:
     recipe = context.recipe
     launches = _launches(context, began_at)
     if not launches:
@@ -246,11 +246,11 @@ def _spent(context: StepContext, began_at: float, ended_at: float) -> AttemptUsa
     staging_s = sum(ready.staging_s for ready, _ in launches)
     figures: dict[str, Any] = {}
     if recipe.train.is_script:  # all of its time counts, also without reports
-        figures = {"train_s": max(ended_at - began_at - staging_s, 0.0)}
+        figures = {"train_s": max(took_s - staging_s, 0.0)}
     started = [(ready, start) for ready, start in launches if start is not None]
     if started:
         start_s = sum(start.at - ready.at for ready, start in started)
-        train_s = max(ended_at - began_at - staging_s - start_s, 0.0)
+        train_s = max(took_s - staging_s - start_s, 0.0)
         trained = [_trained(ready, start) for ready, start in started]
         batches, data_wait = sum(each for each, _ in trained), trained[-1][1]
         figures = {

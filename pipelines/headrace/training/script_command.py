@@ -93,8 +93,7 @@ def tensorflow_config(launch: NodeLaunch, rank: int) -> dict[str, str]:
 
     Source: https://www.tensorflow.org/guide/distributed_training#TF_CONFIG
     """
-    ports = range(launch.master_port, launch.master_port + launch.ranks_per_node)
-    workers = [f"{host}:{port}" for host in launch.hosts for port in ports]
-    task = {"type": "worker", "index": rank}
-    whole = {"cluster": {"worker": workers}, "task": task}
+    hosts = (host for host in launch.hosts for _ in range(launch.ranks_per_node))
+    workers = [f"{host}:{port}" for host, port in zip(hosts, launch.ports, strict=True)]
+    whole = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
     return {"TF_CONFIG": json.dumps(whole)} if launch.world_size > 1 else {}

@@ -67,11 +67,11 @@ def train(
             follow(progress)
 
         gang = Gang(context, fleet, size, dataset, look, skipped.files)
-        began_at = time.time()
+        began_at, began_s = time.time(), time.monotonic()
         try:
             causes = gang.run()
         finally:
-            context.usage = spent(context, began_at, time.time())
+            context.usage = spent(context, began_at, time.monotonic() - began_s)
         if context.recipe.train.is_script:
             _complete_script(context, manifest, size[0] * size[1], follow.last)
         elif gang.trained is not None:

@@ -11,15 +11,23 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from headrace.clusters.node_calls import no_check
+from headrace.execution.execute import execute
 from headrace.files.manifest import Manifest
+from headrace.ledger.ledger import open_ledger
 from headrace.steps.context import StepContext
 from headrace.training.train_step import train
+from support.bad_input import Place
+from support.factories import write_yaml
+from support.net_hosts import DATA
+from support.runs import make_run
 from support.sources import ROOT
 from support.training import ThisProcessFleet, make_context, make_recipe, make_site
 
@@ -117,6 +125,38 @@ def test_keras(tmp_path, ranks):
     for rank in range(ranks):
         assert f"worker {rank} of {ranks}: loss" in log_of(context, rank)
         assert (context.run_folder.work / f"model-{rank}.keras").is_file()
+
+
+def check_keras_on_two_nodes(home: Path, role: dict[str, Any]) -> None:
+    """Two workers a node, by another prefix with another Python than headrace's."""
+    python = os.environ.get("TENSORFLOW_PYTHON") or pytest.skip("no TENSORFLOW_PYTHON")
+    command = ["env", "TF_USE_LEGACY_KERAS=1", python, str(FOUND / "keras_workers.py")]
+    train = {"command": command, "args": {"--epochs": 2}, "nodes": 2, "ranks_per_node": 2}
+    write_yaml(home / "recipes" / "keras.yaml", {"name": "keras", "train": train})
+    size = {"kind": "gang", "nodes": 2, "ranks_per_node": 2, "lifetime": 900}
+    tier = {"name": "own", "folder": str(home / "tier"), "reserve": 0}
+    Place(home).write_site("two", roles={"gpu": size | role}, tiers=[tier])
+    run = make_run(recipe="keras", site="two")
+    assert execute(run, no_check) is None
+    (step,) = open_ledger().attempts(run.run_id)
+    assert (step.outputs["world_size"], step.outputs["restarts"]) == (4, 0)
+    folder = run.lease_folder(str(step.lease_id)).path
+    logs = [next(folder.glob(f"steps/*/logs/rank-{rank}.log")).read_text() for rank in range(4)]
+    losses = {re.findall(r"worker \d of 4: loss ([\d.]+)", log)[-1] for log in logs}
+    assert len(losses) == 1, "each worker has all gradients"
+
+
+def test_keras_on_two_nodes_of_slurm(headrace_home, slurm, no_leftover_processes):
+    """The nodes share an address, so only ports tell their workers apart."""
+    batch = {"interface": "lo", "poll": 0.2, "gpus_per_node": 2}
+    check_keras_on_two_nodes(headrace_home, {"backend": "slurm", "batch": batch})
+
+
+def test_keras_on_two_hosts(headrace_home, no_leftover_processes, net_hosts):
+    """Hosts with addresses of their own, in network namespaces."""
+    logins = [login.model_dump() for login in net_hosts([2**20] * 2).logins]
+    batch = {"interface": DATA, "poll": 0.2, "python": sys.executable, "hosts": logins}
+    check_keras_on_two_nodes(headrace_home, {"backend": "ssh", "batch": batch})
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -198,8 +198,13 @@ OWN = ("dataset=null", "model=null", "evaluate=null", "train.script=mine.py")
             ["a training function has no model to evaluate: set 'evaluate: null'"],
         ),
         (
-            ["model=null", "evaluate=null", "train.function._target_=m.f", "train.nodes=2"],
-            ["train.function is called once: leave train.nodes and ranks_per_node out"],
+            [
+                "model=null",
+                "evaluate=null",
+                "train.function._target_=m.f",
+                "train.ranks_per_node=2",
+            ],
+            ["train.function is called once: leave train.ranks_per_node out"],
         ),
         (
             ["dataset=null", "data.prefetch=2"],

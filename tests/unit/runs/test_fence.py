@@ -224,17 +224,44 @@ def test_on_a_page_a_suite_from_a_terminal_takes_figures_and_values_that_it_has(
     assert ask_for_more(record, ["model.note=c"]) == 1  # in a terminal
 
 
-def test_a_suite_from_airflow_that_went_on_in_a_terminal_is_judged_so(at: Path):
+def test_a_suite_from_airflow_that_went_on_in_a_terminal_is_judged_as_before(at: Path):
     run = suite_from_a_terminal(at, owner=DAG_RUN, user="eve", key=DAG_RUN)
     eve = Actor("eve", AIRFLOW)
-    assert ask_for_more(open_ledger().run(run.run_id), ["model.note=c"], by=eve) == 1
+    for note, changes in (("c", []), ("d", ["train.nodes=1"])):
+        assert ask_for_more(open_ledger().run(run.run_id), [f"model.note={note}"], by=eve) == 1
+        finish_run(open_run(run.run_id), StepState.FAILED)
+        take_over_changed(run.run_id, ended_owner(), changes, "")
+    assert open_run(run.run_id).site.is_fenced
+    with pytest.raises(RecipeError, match=FENCE):
+        further_points(open_ledger().run(run.run_id), ["model.note=/etc/passwd"], eve)
+
+
+def shared_by_users(at: Path, **changes: object) -> None:
+    """The site with one folder for all users."""
+    content = yaml.safe_load((at / "fenced.yaml").read_text())
+    write_site(at, content, folder=f"{at}/all", **changes)
+
+
+def test_a_run_from_airflow_stays_fenced_when_a_terminal_resumes_it_with_changes(at: Path):
+    """Its recipe is still the one that Airflow's user chose: names in it are judged as before."""
+    shared_by_users(at)
+    name = "torch.nn.modules.module.functools.partial"
+    run = run_of(at, [f"model.note={{_target_: {name}}}"], owner=DAG_RUN, user="eve", key=DAG_RUN)
+    for site in ("", f"{at}/fenced.yaml"):
+        finish_run(run, StepState.FAILED)
+        resumed = take_over_changed(run.run_id, ended_owner(), ["train.nodes=1"], site)
+        assert resumed.site.is_fenced
+        with pytest.raises(TargetError, match=f"does not allow the target '{name}'"):
+            instantiate(resumed.recipe.model, Allowed.of(resumed.recipe, resumed.site), "model")
+
+
+def test_a_site_that_does_not_allow_the_code_of_a_run_from_airflow_cannot_resume_it(at: Path):
+    shared_by_users(at)
+    run = run_of(at, [], owner=DAG_RUN, user="eve", key=DAG_RUN)
     finish_run(run, StepState.FAILED)
-    open_ledger().reopen_run(run.run_id, ended_owner())
-    finish_run(run, StepState.FAILED)
-    take_over_changed(run.run_id, ended_owner(), ["train.nodes=1"], "")
-    assert not open_run(run.run_id).site.is_fenced
-    with pytest.raises(RecipeError, match="suite was started in a terminal"):
-        further_points(open_ledger().run(run.run_id), ["model.note=d"], eve)
+    shared_by_users(at, allowed_code=[])
+    with pytest.raises((RecipeError, TargetError), match=FENCE):
+        take_over_changed(run.run_id, ended_owner(), [], f"{at}/fenced.yaml")
 
 
 def test_clearing_in_airflow_runs_what_the_terminal_has_made_and_nothing_else(at: Path):

@@ -22,7 +22,7 @@ from headrace.steps.model_process import VARYING
 from headrace.steps.networks import interface_of
 from headrace.training.launch import (
     LaunchedRank,
-    free_port,
+    free_ports,
     launcher_command,
     placement,
     rank_children,
@@ -102,10 +102,13 @@ def test_the_interface_is_that_of_the_nodes_address(address, interface):
     assert interface_of(address, interfaces) == interface
 
 
-def test_a_free_port_is_free():
+def test_free_ports_are_free_and_different():
     """Pains 33."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", free_port("127.0.0.1")))
+    ports = free_ports("127.0.0.1", 50)
+    assert len(set(ports)) == 50
+    for port in ports:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", port))
 
 
 _RANK = python_module("headrace.training.mpi")

@@ -147,9 +147,9 @@ def test_a_module_runs_as_by_python_m_in_the_folder_of_the_run():
 
 
 def test_tensorflow_finds_all_ranks_as_workers():
-    launch = make_launch(**RUN, hosts=("a", "b"), master_port=4000)
+    launch = make_launch(**RUN, hosts=("a", "b"), ports=(4000, 4001, 4000, 5000))
     config = json.loads(tensorflow_config(launch, 3)["TF_CONFIG"])
-    assert config["cluster"] == {"worker": ["a:4000", "a:4001", "b:4000", "b:4001"]}
+    assert config["cluster"] == {"worker": ["a:4000", "a:4001", "b:4000", "b:5000"]}
     assert config["task"] == {"type": "worker", "index": 3}
 
 
