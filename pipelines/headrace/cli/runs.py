@@ -167,6 +167,9 @@ def resume(
     site: Annotated[
         str, arguments.a_site("it has the same folder, and its file is read again.")
     ] = "",
+    new_code: Annotated[
+        bool, typer.Option("--new-code", help="Take the code as it is now; this is recorded.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Continue a run that was interrupted.
@@ -174,12 +177,14 @@ def resume(
     Steps that have succeeded are not run again. Training continues from its last checkpoint, with
     the same nodes and ranks as before or those given here. Batches and the order of samples stay.
     A run keeps its site as it was; with **--site** it continues on another site, or with the
-    current content of its site file.
+    current content of its site file. It also keeps its code as it was submitted, unless
+    **--new-code** is given.
 
     Examples:
         headrace resume
         headrace resume digits-20260102-030405-0a1b2c3d train.nodes=1
         headrace resume RUN train.ranks_per_node=4 --site slurm-dev
+        headrace resume RUN --new-code
     """
     changes = tuple(overrides or ())
     if run_id is not None and "=" in run_id:
@@ -191,8 +196,8 @@ def resume(
         console.print(f"{known} has succeeded; there is nothing to continue.")
         tell_end(view, console, as_json=as_json)
         return
-    if changes or site:
-        job = take_over_changed(known, process_owner(), changes, site)
+    if changes or site or new_code:
+        job = take_over_changed(known, process_owner(), changes, site, new_code=new_code)
     else:
         job = take_over_run(known, process_owner())
     carry_out(job, as_json=as_json)

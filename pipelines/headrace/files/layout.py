@@ -146,6 +146,10 @@ class RunFolder(Folder):
     """Git commit, versions, command, host."""
     diff = Entry("working-tree.diff")
     """Uncommitted changes; absent if there are none."""
+    code = Entry("code")
+    """Copies of the folders of its code; absent if the recipe names none."""
+    code_record = Entry("code.json")
+    """Where the copies come from, and what is not copied."""
     skipped = Entry("skipped.json")
     """Damaged shards that the run leaves out."""
     checkpoints = Entry("checkpoints")

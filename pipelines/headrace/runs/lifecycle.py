@@ -26,6 +26,7 @@ from headrace.recipe.site import Site
 from headrace.recipe.teams import check_user
 from headrace.recipe.unix_accounts import other_account
 from headrace.runs.audit import START, Actor, check_access, note, noting_refusals
+from headrace.runs.code_snapshot import with_snapshot
 from headrace.runs.code_state import images_of
 from headrace.runs.planned_steps import KINDS
 from headrace.runs.provenance import write_provenance
@@ -62,8 +63,8 @@ def create_run(request: RunRequest) -> Run:
     with noting_refusals(by, START, request.owner, words):
         loaded = load_recipe(request.recipe, request.overrides)
         recipe, site, source = _checked(request, loaded)
-        run = _new_run(request, recipe, site)
-        if _entered(run, loaded, source):
+        run = _entered(_new_run(request, recipe, site), loaded, source)
+        if run is not None:
             note(by, START, run.run_id, words)
             return run
     existing = open_ledger().run_by_key(request.key)
@@ -134,23 +135,24 @@ def _new_run(request: RunRequest, recipe: Recipe, site: Site) -> Run:
     return Run(run_id=run_id, request=request, folder=folder, recipe=recipe, site=site)
 
 
-def _entered(run: Run, loaded: Recipe, source: Mapping[str, Any]) -> bool:
-    """Write a run's folder and its row; no folder is left when there is a row for its key."""
+def _entered(run: Run, loaded: Recipe, source: Mapping[str, Any]) -> Run | None:
+    """Write a run's folder and its row, and return it; leave no folder if its key has a row."""
     entered = False
     try:
-        _write_folder(run, loaded, source)
+        run = _write_folder(run, loaded, source)
         entered = open_ledger().add_run(recorded(run, time.time()))
     finally:
         if not entered:
             shutil.rmtree(run.folder.path, ignore_errors=True)
-    return entered
+    return run if entered else None
 
 
-def _write_folder(run: Run, loaded: Recipe, source: Mapping[str, Any]) -> None:
+def _write_folder(run: Run, loaded: Recipe, source: Mapping[str, Any]) -> Run:
     try:
         if other := other_account(run.site):
             share(run.site_folder.path, other)
         make_private(run.folder.path)
+        run, source = with_snapshot(run, source)
         write_record(run.folder.recipe, run.recipe)
         write_record(run.folder.site, run.site)
         write_record(run.folder.request, run.request)
@@ -166,6 +168,7 @@ def _write_folder(run: Run, loaded: Recipe, source: Mapping[str, Any]) -> None:
             "Set 'folder' of the site (for built-in sites: HEADRACE_HOME) to a folder that you may "
             "write and that has room.",
         ) from error
+    return run
 
 
 def recorded(run: Run, created_at: float) -> RunRecord:
