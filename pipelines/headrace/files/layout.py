@@ -164,6 +164,8 @@ class RunFolder(Folder):
     """Of a probe: its results."""
     report = Entry("report")
     """Folder of the evaluation report."""
+    predicted = Entry("predicted")
+    """Folder of the predictions of an evaluation whose lease ended, for the next one."""
     enough = Entry("enough")
     """If present, an evaluation that watches another run expects no more checkpoints."""
     tensorboard = Entry("loggers")

@@ -64,6 +64,7 @@ class Mapper(Protocol):
         items: Sequence[PackTask],
         *,
         check: Callable[[], None],
+        left_s: Callable[[], float],
     ) -> Iterator[tuple[int, PackedShard]]:
         """Results of `function` with the index of their item, as they are done."""
         ...
@@ -193,7 +194,7 @@ def _packed_shards(
     with open_fleet(context.lease_folder) as fleet:
         context.progress(done, plan.num_samples, _UNIT, "packing")
         tasks = tasks_of(opened, rules, plan, target)
-        for index, part in fleet.map(pack_shard, tasks, check=context.check):
+        for index, part in fleet.map(pack_shard, tasks, check=context.check, left_s=context.left_s):
             packed[index] = part
             done += part.num_planned
             num_quarantined += len(part.quarantined)
