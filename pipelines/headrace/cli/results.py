@@ -121,7 +121,7 @@ def _for_programs(rows: Sequence[TrialRecord], found: Results, scaling: Sequence
 def _scaling(found: Sequence[Scaling]) -> Iterator[Table | str]:
     if found:
         figures = (*found[0].size, "samples/s", "speed-up", "efficiency")
-        table = plain_table(*figures, figures=figures)
+        table = plain_table(figures=figures)
         for each in found:
             sizes = map(str, each.size.values())
             rate, speedup = f"{each.samples_per_s:,.0f}", f"{each.speedup:.2f}"

@@ -16,8 +16,9 @@ from headrace.cli.console import JsonOption, SiteOption, open_console, outlive_t
 from headrace.cli.run_status import known_run
 from headrace.cli.view import print_failures
 from headrace.cli.watching import Watching, end_of
+from headrace.errors import UserError
 from headrace.execution.execute import execute
-from headrace.execution.reap import ask_to_stop
+from headrace.execution.reap import ask_to_stop, end_run
 from headrace.execution.resume import take_over_changed, take_over_run
 from headrace.files.layout import RunFolder
 from headrace.informing import inform
@@ -33,11 +34,17 @@ from headrace.status.run_details import RunDetails, run_details
 from headrace.suites import values as sweep_values
 
 
-def run(
+def run(  # noqa: PLR0913  options of a command
     recipe: Recipe,
     overrides: Overrides = None,
     site: SiteOption = "laptop",
     pack_only: Annotated[bool, typer.Option(help="Only pack the dataset.")] = False,
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse", help="First do all steps with 64 samples, on one rank.")
+    ] = False,
+    rehearse_only: Annotated[
+        bool, typer.Option("--rehearse-only", help="Do only that, not the run itself.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run a recipe on a site from this terminal, without Airflow.
@@ -46,13 +53,37 @@ def run(
     continues if the terminal is closed: `headrace status --watch` shows it in another one. The exit
     code is 0 if the run succeeded, 1 if it did not, 2 if the request is invalid.
 
+    With **--rehearse** a run of its own first packs 64 samples of each split, stages them, trains
+    for two steps and evaluates, on one rank of the same roles and in the same containers; the run
+    begins only if that succeeds.
+
     Examples:
         headrace run digits
         headrace run digits --site laptop trainer.max_epochs=3 seed=1
         headrace run my-recipe.yaml --site my-site.yaml
+        headrace run my-recipe.yaml --site my-site.yaml --rehearse
     """
+    if pack_only and (rehearse or rehearse_only):
+        raise UserError("Packing alone has no rehearsal", "Leave --pack-only or --rehearse out.")
     kind = "pack" if pack_only else "train"
-    carry_out(create_run(request_of(recipe, overrides, site, kind=kind)), as_json=as_json)
+    job = create_run(request_of(recipe, overrides, site, kind=kind, rehearses=rehearse_only))
+    if rehearse and not rehearse_only:
+        _rehearse(job, as_json=as_json)
+    carry_out(job, as_json=as_json)
+
+
+def _rehearse(job: Run, *, as_json: bool) -> None:
+    """Rehearse a run with its code and site; if that fails, end the run and exit."""
+    words, state = "its rehearsal did not begin", StepState.CANCELLED
+    try:
+        place = str(job.folder.site)
+        first = create_run(request_of(str(job.folder.recipe), (), place, rehearses=True))
+        words = f"its rehearsal {first.run_id} did not succeed"
+        carry_out(first, as_json=False, to_stderr=as_json)
+        state = StepState.RUNNING
+    finally:
+        if state is not StepState.RUNNING:
+            end_run(job, state, words)
 
 
 def request_of(recipe: str, overrides: Sequence[str] | None, site: str, **more: Any) -> RunRequest:
@@ -64,10 +95,10 @@ def request_of(recipe: str, overrides: Sequence[str] | None, site: str, **more: 
     return RunRequest.model_validate({**given, **own})
 
 
-def carry_out(job: Run, *, as_json: bool) -> None:
-    """Do a run in this process, show its progress, and exit with the code of its result."""
+def carry_out(job: Run, *, as_json: bool, to_stderr: bool = False) -> None:
+    """Do a run in this process, show its progress, and exit with code 1 if it did not succeed."""
     outlive_terminal()
-    console = open_console(stderr=as_json)
+    console = open_console(stderr=as_json or to_stderr)
     with Watching(job.run_id, console, job.folder) as tick:
         execute(job, tick)
     tell_end(run_details(job.run_id), console, as_json=as_json)

@@ -150,6 +150,8 @@ class RunFolder(Folder):
     """Copies of the folders of its code; absent if the recipe names none."""
     code_record = Entry("code.json")
     """Where the copies come from, and what is not copied."""
+    rehearsed = Entry("rehearsed")
+    """Of a rehearsal: folder of its dataset, until it has succeeded."""
     skipped = Entry("skipped.json")
     """Damaged shards that the run leaves out."""
     checkpoints = Entry("checkpoints")

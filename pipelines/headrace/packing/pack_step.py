@@ -38,7 +38,7 @@ from headrace.packing.pack_shard import (
     merge,
     pack_shard,
 )
-from headrace.packing.packing_plan import PackPlan, PlannedShard, make_plan, settings_key
+from headrace.packing.packing_plan import PackPlan, PlannedShard, limited, make_plan, settings_key
 from headrace.packing.reading import noting, reading
 from headrace.packing.recipe_check import check_can_grow
 from headrace.packing.target import PackTarget, packed_dataset
@@ -166,6 +166,8 @@ def _packed(
             return base.manifest
     rules = field_rules(listing.source, opened.source, pack, old, listing.samples)
     plan = make_plan(opened.dataset, pack, listing, rules, first, opened.key)
+    if pack.max_samples:
+        plan = limited(plan, pack.max_samples)
     if base is not None:
         check_fields(base, plan)
     packed = _packed_shards(context, open_fleet, target, (opened, rules, plan))

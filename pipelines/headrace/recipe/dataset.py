@@ -230,6 +230,8 @@ class PackSpec(Settings):
     """Make the shards of a split (or fold) a multiple of this, of equal size; a split of fewer
     samples is left as it is. `auto`: world size x `data.workers` on the role that trains, so that
     all readers get equal shards."""
+    max_samples: Count | None = None
+    """Pack at most so many samples of each split and fold, with some of each class; null: all."""
     append: bool = False
     """Add samples that are new in the source to the dataset packed before with these settings."""
     max_quarantined: Fraction = 0.01

@@ -22,6 +22,7 @@ from headrace.ledger.rows import RunRecord
 from headrace.recipe.base import to_json
 from headrace.recipe.load import load_recipe, load_site, source_of, with_kept
 from headrace.recipe.recipe import Recipe
+from headrace.recipe.shortened import rehearsal
 from headrace.recipe.site import Site
 from headrace.recipe.teams import check_user
 from headrace.recipe.unix_accounts import other_account
@@ -84,6 +85,8 @@ def _checked(request: RunRequest, loaded: Recipe) -> tuple[Recipe, Site, Mapping
         check_files(evaluated)
         folder = RunFolder(Path(evaluated.folder))
         loaded = of_run(loaded, folder, watch=request.watch)
+    if request.rehearses:
+        loaded, site = rehearsal(loaded, site)
     recipe, site = resolve(loaded, site, request.kind, is_from_terminal=is_from_terminal)
     if request.of:
         check_evaluated(recipe, packed_by(request.of))
@@ -99,6 +102,8 @@ def _checked(request: RunRequest, loaded: Recipe) -> tuple[Recipe, Site, Mapping
 def finish_run(run: Run, state: StepState) -> None:
     """Record how a run ended, what its steps gave and took; a suite gets its report."""
     record = open_ledger().finish_run(run.run_id, state, time.time(), outputs_of(run.run_id))
+    if state is StepState.SUCCEEDED:
+        shutil.rmtree(run.folder.rehearsed, ignore_errors=True)
     tell = partial(inform, run.folder, within_s=AFTERWARDS_S)
     if is_suite(record):
         tell("report of the suite", partial(write_report, record))
@@ -132,6 +137,9 @@ def _new_run(request: RunRequest, recipe: Recipe, site: Site) -> Run:
     name = f"{recipe.name}-evaluate" if request.of else recipe.name
     run_id = f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{unique}"
     folder = SiteFolder(Path(site.folder).expanduser()).run(run_id)
+    if request.rehearses:
+        pack = recipe.pack.model_copy(update={"target": str(folder.rehearsed)})
+        recipe = recipe.model_copy(update={"pack": pack})
     return Run(run_id=run_id, request=request, folder=folder, recipe=recipe, site=site)
 
 
