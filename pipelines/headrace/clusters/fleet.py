@@ -139,7 +139,7 @@ class Fleet(NodeCalls):
         losses: dict[int, int] = {}
         try:
             while True:
-                rounds = min(_AHEAD, int(max(left_s(), 0) // longest_s)) if longest_s else 1
+                rounds = int(min(_AHEAD, max(left_s(), 0) / longest_s)) if longest_s else 1
                 while num_begun < len(items) and len(running) < rounds * slots:
                     running[self._timed(function, items[num_begun])] = num_begun
                     num_begun += 1

@@ -32,7 +32,7 @@ _MAX_WHOLE, _MAX_ENTRIES, _NAMED = 500, 10_000, 5
 of folders that are listed; files that a warning names."""
 _SUFFIXES = (
     ".py", ".pyi", ".pyx", ".pxd", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".sh", ".yaml",
-    ".yml", ".json", ".toml", ".cfg", ".ini", ".txt",
+    ".yml", ".json", ".toml", ".cfg", ".ini",
 )  # fmt: skip
 """Files that are copied from a folder without git."""
 _OF_USER = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
@@ -55,6 +55,16 @@ class CodeSnapshot(Record):
     """`code.json` of a run."""
 
     trees: tuple[CodeTree, ...] = ()
+
+    @classmethod
+    def of(cls, run: RunFolder) -> CodeSnapshot:
+        """Return that of a run; without trees if it has none."""
+        return read_record(run.code_record, cls) or cls()
+
+    @property
+    def digests(self) -> str:
+        """Hashes of all trees; empty if nothing is copied."""
+        return " ".join(tree.digest for tree in self.trees)
 
 
 def with_snapshot(run: Run, source: Mapping[str, Any]) -> tuple[Run, Mapping[str, Any]]:
@@ -112,7 +122,7 @@ def renewed(run: RunFolder) -> Iterator[Change]:
     Raises:
         UserError: There is no copy, or the code cannot be copied.
     """
-    trees = (read_record(run.code_record, CodeSnapshot) or CodeSnapshot()).trees
+    trees = CodeSnapshot.of(run).trees
     if not trees:
         what = f"Run {run.run_id} has no copy of its code"
         raise UserError(what, "Leave --new-code out: its code is used where it lies.")
