@@ -84,6 +84,8 @@ def _checked(request: RunRequest, loaded: Recipe) -> tuple[Recipe, Site, Mapping
         evaluated = open_ledger().run(request.of)
         check_files(evaluated)
         folder = RunFolder(Path(evaluated.folder))
+        allowed = (*site.allowed_code, str(folder.code))
+        site = site.model_copy(update={"allowed_code": allowed})
         loaded = of_run(loaded, folder, watch=request.watch)
     if request.rehearses:
         loaded, site = rehearsal(loaded, site)
