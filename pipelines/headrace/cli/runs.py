@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,25 +66,25 @@ def run(  # noqa: PLR0913  options of a command
     """
     if pack_only and (rehearse or rehearse_only):
         raise UserError("Packing alone has no rehearsal", "Leave --pack-only or --rehearse out.")
-    kind = "pack" if pack_only else "train"
-    job = create_run(request_of(recipe, overrides, site, kind=kind, rehearses=rehearse_only))
+    given = partial(request_of, recipe, overrides, site)
     if rehearse and not rehearse_only:
-        _rehearse(job, as_json=as_json)
+        job = _rehearsed(given, as_json=as_json)
+    else:
+        job = create_run(given(kind="pack" if pack_only else "train", rehearses=rehearse_only))
     carry_out(job, as_json=as_json)
 
 
-def _rehearse(job: Run, *, as_json: bool) -> None:
-    """Rehearse a run with its code and site; if that fails, end the run and exit."""
-    words, state = "its rehearsal did not begin", StepState.CANCELLED
+def _rehearsed(given: Callable[..., RunRequest], *, as_json: bool) -> Run:
+    """Return a run whose rehearsal has succeeded; else end what has begun, and exit."""
+    begun = [create_run(given(rehearses=True))]
     try:
-        place = str(job.folder.site)
-        first = create_run(request_of(str(job.folder.recipe), (), place, rehearses=True))
-        words = f"its rehearsal {first.run_id} did not succeed"
-        carry_out(first, as_json=False, to_stderr=as_json)
-        state = StepState.RUNNING
+        begun.append(create_run(given()))
+        carry_out(begun[0], as_json=False, to_stderr=as_json)
+        return begun.pop()
     finally:
-        if state is not StepState.RUNNING:
-            end_run(job, state, words)
+        for each in begun:
+            if not open_ledger().run(each.run_id).state.is_final:
+                end_run(each, StepState.CANCELLED, "the rehearsal did not succeed")
 
 
 def request_of(recipe: str, overrides: Sequence[str] | None, site: str, **more: Any) -> RunRequest:
