@@ -145,7 +145,7 @@ class NodeCalls(Protocol):
             `(index, result)`, in the order of completion.
 
         Raises:
-            LeaseEndsError: Items are left for which there is no time.
+            LeaseEndsError: Items are left that take longer.
             WorkerLostError: The workers of an item died more often than twice.
             Exception: Error of `function`, raised immediately.
         """

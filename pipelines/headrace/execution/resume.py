@@ -17,7 +17,7 @@ from headrace.recipe.load import load_recipe, load_site, with_kept
 from headrace.recipe.overrides import check_size
 from headrace.recipe.site import Site
 from headrace.runs.audit import Actor, check_access, note
-from headrace.runs.code_snapshot import renewed
+from headrace.runs.code_snapshot import copied_anew, put_in_place
 from headrace.runs.lifecycle import owned_by
 from headrace.runs.owners import owner_process
 from headrace.runs.resolve import resolve
@@ -67,10 +67,11 @@ def take_over_changed(
         SiteError: The site has another folder, or cannot be used. Others: as `take_over_run`.
     """
     changed, resumption = _changed(open_run(run_id), overrides, site)
+    code = copied_anew(changed.folder) if new_code else ()
     old = take_over_run(run_id, owner, resumption.words + " --new-code" * new_code)
     end_steps(old, f"the run goes on with changes: {resumption.words}")
-    if new_code:
-        changes = (*resumption.changes, *renewed(old.folder))
+    if code:
+        changes = (*resumption.changes, *put_in_place(old.folder, code))
         resumption = resumption.model_copy(update={"changes": changes})
     request = old.request.model_copy(
         update={

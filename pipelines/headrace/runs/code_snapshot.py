@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import distributions
 from pathlib import Path
@@ -81,13 +81,10 @@ def with_snapshot(run: Run, source: Mapping[str, Any]) -> tuple[Run, Mapping[str
         if path.exists() and not (run.request.of and _copy_with(place)):
             top = _top(place)
             tops.setdefault(top, set()).add(str(place.relative_to(top)))
-    own = run.recipe.train.is_script or {
-        use.name.partition(".")[0] for use in uses_of(run.recipe)
-    } - {"headrace", *FRAMEWORKS}
-    if editable := own and _editable():
-        warn_once(
-            f"Installed as editable, so that later edits reach the run: {', '.join(editable)}"
-        )
+    modules = {use.name.partition(".")[0] for use in uses_of(run.recipe)}
+    is_own = run.recipe.train.is_script or modules - {"headrace", *FRAMEWORKS}
+    if editable := ", ".join(_editable()) if is_own else "":
+        warn_once(f"Installed as editable, so that later edits reach the run: {editable}")
     if not tops:
         return run, source
     trees = []
@@ -116,26 +113,35 @@ def _editable() -> list[str]:
     return sorted(x for x in found if x != "headrace" and '"editable": true' in (found[x] or ""))
 
 
-def renewed(run: RunFolder) -> Iterator[Change]:
-    """Copy a run's code as it is now in place of the earlier copy; yield the changes.
+def copied_anew(run: RunFolder) -> tuple[CodeTree, ...]:
+    """Copy a run's code as it is now, beside the earlier copies; see `put_in_place`.
 
     Raises:
-        UserError: There is no copy, or the code cannot be copied.
+        UserError: The run has no copy, or the code cannot be copied.
     """
-    trees = CodeSnapshot.of(run).trees
+    trees = [each for each in CodeSnapshot.of(run).trees if each.digest]
     if not trees:
         what = f"Run {run.run_id} has no copy of its code"
         raise UserError(what, "Leave --new-code out: its code is used where it lies.")
-    found = [_copied(x.model_copy(update={"target": f"{x.target}.new"})) for x in trees]
-    for tree, new in zip(trees, found, strict=True):
-        if not new.digest:
-            raise UserError(f"{tree.source} is not copied: {', '.join(new.not_copied)}")
-        shutil.rmtree(tree.target, ignore_errors=True)
-        Path(new.target).rename(tree.target)
-        if new.digest != tree.digest:
-            yield Change(key=f"code of {tree.source}", before=tree.digest, after=new.digest)
-    kept = [x.model_copy(update={"target": y.target}) for x, y in zip(found, trees, strict=True)]
-    write_record(run.code_record, CodeSnapshot(trees=tuple(kept)))
+    found = tuple(_copied(x.model_copy(update={"target": f"{x.target}.new"})) for x in trees)
+    for each in found:
+        if not each.digest:
+            raise UserError(f"{each.source} is not copied: {', '.join(each.not_copied)}")
+    return found
+
+
+def put_in_place(run: RunFolder, found: Iterable[CodeTree]) -> Iterator[Change]:
+    """Replace a run's copies of its code, remove what came of them; yield the changes."""
+    trees = {tree.source: tree for tree in CodeSnapshot.of(run).trees}
+    for new in found:
+        old = trees[new.source]
+        shutil.rmtree(old.target, ignore_errors=True)
+        trees[new.source] = new.model_copy(update={"target": old.target})
+        Path(new.target).rename(old.target)
+        if new.digest != old.digest:
+            yield Change(key=f"code of {new.source}", before=old.digest, after=new.digest)
+    write_record(run.code_record, CodeSnapshot(trees=tuple(trees.values())))
+    shutil.rmtree(run.predicted, ignore_errors=True)
 
 
 def _mapped(value: Any, path_of: Callable[[str], str], key: str = "") -> Any:
