@@ -171,7 +171,9 @@ def test_a_run_trains_what_was_submitted(own_place: Place, tmp_path: Path) -> No
         )
         run = make_run(recipe=recipe, site=site, owner=ended_owner())
     helper.write_text("V = 2\n")
+    away = script.parent.rename(tmp_path / "away")  # as on a machine without the user's folder
     old = own_place.headrace("resume", run.run_id)
+    away.rename(script.parent)
     words(old.stdout + old.stderr, "assert helper.V == 2")
     assert old.returncode == 1
     new = own_place.headrace("resume", run.run_id, "--new-code")

@@ -35,6 +35,8 @@ _SUFFIXES = (
     ".yml", ".json", ".toml", ".cfg", ".ini",
 )  # fmt: skip
 """Files that are copied from a folder without git."""
+_MARK = '"editable":true'
+"""Source: https://packaging.python.org/en/latest/specifications/direct-url/"""
 _OF_USER = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
 
 
@@ -109,8 +111,8 @@ def with_snapshot(run: Run, source: Mapping[str, Any]) -> tuple[Run, Mapping[str
 
 def _editable() -> list[str]:
     """Return the packages, other than headrace, that are installed as editable."""
-    found = {x.name: x.read_text("direct_url.json") for x in distributions()}
-    return sorted(x for x in found if x != "headrace" and '"editable": true' in (found[x] or ""))
+    known = ((each, each.read_text("direct_url.json") or "") for each in distributions())
+    return sorted({x.name for x, url in known if _MARK in url.replace(" ", "")} - {"headrace"})
 
 
 def copied_anew(run: RunFolder) -> tuple[CodeTree, ...]:

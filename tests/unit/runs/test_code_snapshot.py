@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.errors import UserError
+from headrace.errors import UserError, warn_once
 from headrace.execution.resume import take_over_changed
 from headrace.files.atomic import read_record
 from headrace.recipe.site import Site
@@ -152,3 +152,20 @@ def test_what_is_not_copied_is_said(
     helper.write_text("V = 2\n")
     assert (script.parent / "helper.py").read_text() == "V = 2\n"
     assert f"{words}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "text", ['{"dir_info": {"editable": true}}', '{"dir_info":{"editable":true}}']
+)
+def test_editable_packages_are_named(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As pip and uv write their origin."""
+    info = tmp_path / "site" / "lab-1.dist-info"
+    put(info / "METADATA", "Metadata-Version: 2.1\nName: lab\nVersion: 1\n")
+    put(info / "direct_url.json", text)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    warn_once.cache_clear()
+    put(tmp_path / "project" / "scripts" / "train.py", "")
+    run_of(tmp_path / "project")
+    assert "Installed as editable, so that later edits reach the run: lab" in caplog.text
