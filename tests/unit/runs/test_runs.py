@@ -137,8 +137,10 @@ def test_a_rehearsal_has_all_steps_with_few_samples_on_one_rank():
     assert recipe.evaluate is not None
     assert not recipe.evaluate.min_metrics
     assert run.request.words[-1] == "--rehearse-only"
+    own = ("~model", "train.command=[ls]", "evaluate=null")
     with pytest.raises(RecipeError, match="cannot be shortened"):
-        make_run(rehearses=True, overrides=("~model", "train.command=[ls]", "evaluate=null"))
+        make_run(rehearses=True, overrides=own)
+    assert make_run(overrides=(*own, "train.args=[--short]")).recipe.train.args
 
 
 def test_code_of_an_allowed_folder_may_be_named(headrace_home, tmp_path):
