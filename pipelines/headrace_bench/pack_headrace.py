@@ -46,10 +46,11 @@ class PoolFleet:
         items: Sequence[Item],
         *,
         check: Callable[[], None],
+        left_s: Callable[[], float],
         retries: int = 2,
     ) -> Iterator[tuple[int, Result]]:
         """Yield results of `function` with the index of their item, in the order of completion."""
-        del retries
+        del retries, left_s
         futures = {self._pool.submit(function, item): index for index, item in enumerate(items)}
         for future in as_completed(futures):
             check()

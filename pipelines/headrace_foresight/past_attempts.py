@@ -145,7 +145,9 @@ def starts_of(site_name: str, role_name: str) -> list[float]:
     return [
         lease.ready_at - lease.created_at
         for lease in open_ledger().leases()
-        if (lease.site_name, lease.role) == (site_name, role_name) and lease.ready_at is not None
+        if (lease.site_name, lease.role) == (site_name, role_name)
+        and lease.ready_at is not None
+        and "-rehearsal-" not in lease.lease_id
     ]
 
 

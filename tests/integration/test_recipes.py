@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from headrace.recipe.load import load_recipe
 from headrace.shards.dataset import ShardedDataset
 from headrace.states import StepState
 from support.bad_input import Place, make_place, words, write_class_folders
+from support.runs import ended_owner, make_run
 from support.shards import write_dataset
 from support.training import CODE, make_context, make_site, train_here
 
@@ -152,6 +155,32 @@ def test_a_script_for_torchrun_runs_unchanged_and_goes_on_after_kill_9(own_place
     assert len(own_place.newest()[1]) == 1  # it had trained to the end
 
 
+def test_a_run_trains_what_was_submitted(own_place: Place, tmp_path: Path) -> None:
+    """It waits while its module is edited; a resume takes the new one only if that is asked for."""
+    script, data = tmp_path / "lab" / "scripts" / "train.py", tmp_path / "lab" / "data.txt"
+    script.parent.mkdir(parents=True)
+    data.write_text("data")
+    read = "pathlib.Path(__file__).parents[1].joinpath('data.txt').read_text()"
+    script.write_text(f"import pathlib, helper\nassert {read} == 'data'\nassert helper.V == 2\n")
+    helper = script.with_name("helper.py")
+    helper.write_text("V = 1\n")
+    write_recipe(own_place, "waits", script=str(script), max_restarts=0)
+    with mock.patch.dict(os.environ, own_place.environment(), clear=True):
+        recipe, site = (
+            str(own_place.home / each) for each in ("recipes/waits.yaml", "sites/here.yaml")
+        )
+        run = make_run(recipe=recipe, site=site, owner=ended_owner())
+    helper.write_text("V = 2\n")
+    away = script.parent.rename(tmp_path / "away")  # as on a machine without the user's folder
+    old = own_place.headrace("resume", run.run_id)
+    away.rename(script.parent)
+    words(old.stdout + old.stderr, "assert helper.V == 2")
+    assert old.returncode == 1
+    new = own_place.headrace("resume", run.run_id, "--new-code")
+    assert new.returncode == 0, new.stdout + new.stderr
+    words(own_place.shown("status", run.run_id).output, f"code of {tmp_path / 'lab'}")
+
+
 @pytest.mark.usefixtures("_nothing_left")
 def test_a_function_without_a_dataset_is_swept_over(own_place: Place) -> None:
     write_recipe(own_place, "square", function={"_target_": "objectives.value", "x": 1})
@@ -198,11 +227,27 @@ def folded(tmp_path: Path) -> Place:
 
 
 def test_a_run_is_judged_on_its_fold_alone(folded: Place) -> None:
-    """Another fold is another run on the same packed dataset."""
-    assert folded.headrace("run", "folded", "--pack-only").returncode == 0
-    done = folded.headrace("run", "folded", "data.fold=2")
+    """A suite has a trial for each fold; a fold is also a run of its own, with the same result.
+
+    Repeated from its record alone, a run has the same weights.
+    """
+    swept = folded.headrace("sweep", "folded", "suite.folds=true")
+    assert swept.returncode == 0, swept.stdout + swept.stderr
+    suite, _ = folded.newest()
+    listed = json.loads(folded.shown("suite", "show", suite.run_id, "--json").stdout)
+    trials = sorted(listed, key=lambda each: each["number"])
+    assert [each["values"] for each in trials] == [{"data.fold": fold} for fold in range(FOLDS)]
+    words(folded.shown("results", suite.run_id, "--by", "accuracy:max").output, "Folds:")
+    done = folded.headrace("run", "folded", "data.fold=2", "train.ranks_per_node=1", "--rehearse")
     assert done.returncode == 0, done.stdout + done.stderr
     outputs = folded.newest()[0].outputs
+    assert outputs["evaluate"]["metrics"]["accuracy"] == trials[2]["metrics"]["accuracy"]
+    (rehearsal,) = (folded.home / "runs").glob("folded-rehearsal-*")
+    assert not (rehearsal / "rehearsed").exists()
+    again = folded.headrace("rerun", folded.newest()[0].run_id)
+    assert again.returncode == 0, again.stdout + again.stderr
+    weights = folded.newest()[0].outputs["train"]["weights_xxh3"]
+    assert weights == outputs["train"]["weights_xxh3"]
     assert outputs["pack"]["reused"]
     assert outputs["train"]["steps"] == (FOLDS - 1) * FOLD_SAMPLES // 8
     assert "val/accuracy" in outputs["train"]["metrics"]

@@ -15,8 +15,11 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 from headrace.clusters import lease_client
 from headrace.clusters.lease_files import LeaseFiles
 from headrace.clusters.local import marked
+from headrace.clusters.node_calls import OneNode
 from headrace.data.dataset import SampleReader
 from headrace.data.transforms import ScaleToUnit
+from headrace.errors import LeaseEndsError
+from headrace.evaluation.evaluate_step import evaluate, own_predictor
 from headrace.examples.digits_model import DigitsClassifier
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
@@ -28,7 +31,7 @@ from headrace.shards.dataset import ShardedDataset
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepResult
-from headrace.steps.run import run_step
+from headrace.steps.run import open_context, run_step
 from support.checkpoints import write_in_parts
 from support.factories import demo_lease, step_spec
 from support.rank_processes import drivers_of, worker_of
@@ -129,6 +132,25 @@ def run(lease, home, site, kind: str, made: Recipe, **inputs: str) -> tuple[Step
         lambda: result.append(mailbox.outcome(step)) or result[-1] is not None, 240, "the step"
     )
     return result[-1], run_folder
+
+
+def test_an_evaluation_goes_on_in_the_next_lease(home, site, dataset, checkpoint, monkeypatch):
+    inputs = {"dataset": str(dataset), "checkpoint": str(checkpoint)}
+    lease, made = LeaseFolder(home / "leases" / "ending"), recipe(dataset)
+    lease.path.mkdir(parents=True)
+    step, run_folder = submit(lease, home, site, "evaluate", made, **inputs)
+    node, first = OneNode(Role(kind="gang", nodes=1)), open_context(step)
+    monkeypatch.setattr(first, "left_s", lambda: 0.0)
+    with own_predictor(), pytest.raises(LeaseEndsError, match="5 items are left"):
+        evaluate(first, node)
+    (kept,) = run_folder.predicted.iterdir()
+    written_at = kept.stat().st_mtime_ns
+    again = mailbox.submit(lease, step_spec(run_folder, "evaluate", inputs=inputs))
+    with own_predictor():
+        outputs = evaluate(open_context(again), node)
+    assert outputs["num_samples"] == NUM_TEST
+    assert len(list(again.parts.glob("*.pt"))) == 6
+    assert (again.parts / kept.name).stat().st_mtime_ns == written_at
 
 
 def test_stage_copies_once_a_node(lease, home, site, dataset):

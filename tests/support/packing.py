@@ -37,7 +37,9 @@ class InProcess:
         items: Sequence[PackTask],
         *,
         check: Callable[[], None],
+        left_s: Callable[[], float],
     ) -> Iterator[tuple[int, PackedShard]]:
+        del left_s
         for index in self.order(len(items)):
             check()
             self.num_calls += 1

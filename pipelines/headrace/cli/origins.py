@@ -15,6 +15,7 @@ from headrace.cli.listing import ListColumn, Listing, tell_list
 from headrace.cli.runs import carry_out, request_of
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
+from headrace.runs.code_snapshot import CodeSnapshot
 from headrace.runs.lifecycle import create_run
 from headrace.runs.origin import Differing, Origin, compare, origin, today
 from headrace.runs.runs import RunRequest, run_of_folder
@@ -105,6 +106,8 @@ def _ways_back(before: Origin, found: Sequence[Differing]) -> Iterator[str]:
     )
     if keys & {"commit", "uncommitted"} and then.git is not None:
         apply = f" && git -C {then.code_folder} apply {diff}" if diff.exists() else ""
+        if CodeSnapshot.of(RunFolder(diff.parent)).digests:
+            yield "The code that the recipe names is taken from the run's own copy."
         yield f"To restore the code: git -C {then.code_folder} checkout {then.git.commit}{apply}"
     if then.left_out:
         yield f"Uncommitted then, and too large to be recorded: {', '.join(then.left_out)}"

@@ -27,6 +27,7 @@ from headrace.runs.results import (
     write_parquet,
     write_report,
 )
+from headrace.runs.scaling import Scaling, scaling_of
 from headrace.runs.suites import sought_by
 from headrace.status.suite import find_suite
 from headrace.suites.analysis import (
@@ -63,7 +64,8 @@ def results(  # noqa: PLR0913  options of a command
     For several objectives it shows the front: the trials that no other trial beats in all of them.
     Folds and seeds of a point are one result, with its mean. The importance of each key is computed
     by Optuna's fANOVA, of more than 500 trials by its PED-ANOVA, once ten trials have ended. A
-    running suite shows the results so far.
+    running suite shows the results so far. Where trials differ in nodes or ranks, their samples/s
+    are compared with those of the fewest.
 
     Examples:
         headrace results
@@ -90,9 +92,11 @@ def results(  # noqa: PLR0913  options of a command
             elif csv:
                 text = as_csv(table_of(rows, objectives))
             elif as_json:
-                text = _for_programs(rows, results_of(rows, objectives))
+                found = results_of(rows, objectives)
+                text = _for_programs(rows, found, scaling_of(RunFolder(Path(record.folder)), rows))
             else:
                 shown = [*_for_people(rows, results_of(rows, objectives))]
+                shown += _scaling(scaling_of(RunFolder(Path(record.folder)), rows))
     if output is not None and text:
         write_text(output, text)
     elif text:
@@ -108,10 +112,22 @@ def _objective(word: str) -> Objective:
     return Objective(metric=metric, mode="min" if mode == "min" else "max")
 
 
-def _for_programs(rows: Sequence[TrialRecord], found: Results) -> str:
+def _for_programs(rows: Sequence[TrialRecord], found: Results, scaling: Sequence[Scaling]) -> str:
     matters = importance_of(rows, found.objectives)
     importance = {"importance": matters.shares, "no_importance": matters.why_not}
-    return as_json_text({**dict(found), **importance})
+    return as_json_text({**dict(found), **importance, "scaling": scaling})
+
+
+def _scaling(found: Sequence[Scaling]) -> Iterator[Table | str]:
+    if found:
+        figures = (*found[0].size, "samples/s", "speed-up", "efficiency")
+        table = plain_table(figures=figures)
+        for each in found:
+            sizes = map(str, each.size.values())
+            rate, speedup = f"{each.samples_per_s:,.0f}", f"{each.speedup:.2f}"
+            table.add_row(*sizes, rate, speedup, f"{each.efficiency:.0%}")
+        yield "\nTraining on more nodes or ranks, against the fewest:"
+        yield table
 
 
 def _for_people(rows: Sequence[TrialRecord], found: Results) -> Iterator[RenderableType]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,8 +17,9 @@ from headrace.cli.console import JsonOption, SiteOption, open_console, outlive_t
 from headrace.cli.run_status import known_run
 from headrace.cli.view import print_failures
 from headrace.cli.watching import Watching, end_of
+from headrace.errors import UserError
 from headrace.execution.execute import execute
-from headrace.execution.reap import ask_to_stop
+from headrace.execution.reap import ask_to_stop, end_run
 from headrace.execution.resume import take_over_changed, take_over_run
 from headrace.files.layout import RunFolder
 from headrace.informing import inform
@@ -33,11 +35,17 @@ from headrace.status.run_details import RunDetails, run_details
 from headrace.suites import values as sweep_values
 
 
-def run(
+def run(  # noqa: PLR0913  options of a command
     recipe: Recipe,
     overrides: Overrides = None,
     site: SiteOption = "laptop",
     pack_only: Annotated[bool, typer.Option(help="Only pack the dataset.")] = False,
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse", help="First do all steps with 64 samples, on one rank.")
+    ] = False,
+    rehearse_only: Annotated[
+        bool, typer.Option("--rehearse-only", help="Do only that, not the run itself.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run a recipe on a site from this terminal, without Airflow.
@@ -46,13 +54,37 @@ def run(
     continues if the terminal is closed: `headrace status --watch` shows it in another one. The exit
     code is 0 if the run succeeded, 1 if it did not, 2 if the request is invalid.
 
+    With **--rehearse** a run of its own first packs 64 samples of each split, stages them, trains
+    for two steps and evaluates, on one rank of the same roles and in the same containers; the run
+    begins only if that succeeds.
+
     Examples:
         headrace run digits
         headrace run digits --site laptop trainer.max_epochs=3 seed=1
         headrace run my-recipe.yaml --site my-site.yaml
+        headrace run my-recipe.yaml --site my-site.yaml --rehearse
     """
-    kind = "pack" if pack_only else "train"
-    carry_out(create_run(request_of(recipe, overrides, site, kind=kind)), as_json=as_json)
+    if pack_only and (rehearse or rehearse_only):
+        raise UserError("Packing alone has no rehearsal", "Leave --pack-only or --rehearse out.")
+    given = partial(request_of, recipe, overrides, site)
+    if rehearse and not rehearse_only:
+        job = _rehearsed(given, as_json=as_json)
+    else:
+        job = create_run(given(kind="pack" if pack_only else "train", rehearses=rehearse_only))
+    carry_out(job, as_json=as_json)
+
+
+def _rehearsed(given: Callable[..., RunRequest], *, as_json: bool) -> Run:
+    """Return a run whose rehearsal has succeeded; else end what has begun, and exit."""
+    begun = [create_run(given(rehearses=True))]
+    try:
+        begun.append(create_run(given()))
+        carry_out(begun[0], as_json=False, to_stderr=as_json)
+        return begun.pop()
+    finally:
+        for each in begun:
+            if not open_ledger().run(each.run_id).state.is_final:
+                end_run(each, StepState.CANCELLED, "the rehearsal did not succeed")
 
 
 def request_of(recipe: str, overrides: Sequence[str] | None, site: str, **more: Any) -> RunRequest:
@@ -64,10 +96,10 @@ def request_of(recipe: str, overrides: Sequence[str] | None, site: str, **more: 
     return RunRequest.model_validate({**given, **own})
 
 
-def carry_out(job: Run, *, as_json: bool) -> None:
-    """Do a run in this process, show its progress, and exit with the code of its result."""
+def carry_out(job: Run, *, as_json: bool, to_stderr: bool = False) -> None:
+    """Do a run in this process, show its progress, and exit with code 1 if it did not succeed."""
     outlive_terminal()
-    console = open_console(stderr=as_json)
+    console = open_console(stderr=as_json or to_stderr)
     with Watching(job.run_id, console, job.folder) as tick:
         execute(job, tick)
     tell_end(run_details(job.run_id), console, as_json=as_json)
@@ -167,6 +199,9 @@ def resume(
     site: Annotated[
         str, arguments.a_site("it has the same folder, and its file is read again.")
     ] = "",
+    new_code: Annotated[
+        bool, typer.Option("--new-code", help="Take the code as it is now; this is recorded.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Continue a run that was interrupted.
@@ -174,12 +209,14 @@ def resume(
     Steps that have succeeded are not run again. Training continues from its last checkpoint, with
     the same nodes and ranks as before or those given here. Batches and the order of samples stay.
     A run keeps its site as it was; with **--site** it continues on another site, or with the
-    current content of its site file.
+    current content of its site file. It also keeps its code as it was submitted, unless
+    **--new-code** is given.
 
     Examples:
         headrace resume
         headrace resume digits-20260102-030405-0a1b2c3d train.nodes=1
         headrace resume RUN train.ranks_per_node=4 --site slurm-dev
+        headrace resume RUN --new-code
     """
     changes = tuple(overrides or ())
     if run_id is not None and "=" in run_id:
@@ -191,8 +228,8 @@ def resume(
         console.print(f"{known} has succeeded; there is nothing to continue.")
         tell_end(view, console, as_json=as_json)
         return
-    if changes or site:
-        job = take_over_changed(known, process_owner(), changes, site)
+    if changes or site or new_code:
+        job = take_over_changed(known, process_owner(), changes, site, new_code=new_code)
     else:
         job = take_over_run(known, process_owner())
     carry_out(job, as_json=as_json)

@@ -87,6 +87,15 @@ def run(
         done.set()
 
 
+def run_timed(
+    function: Callable[..., Result], arguments: tuple[Any, ...], key: str, grace_s: float
+) -> tuple[float, Result]:
+    """Run a call as `run`; return its seconds and its result."""
+    began_s = time.monotonic()
+    result = run(function, arguments, key, grace_s)
+    return time.monotonic() - began_s, result
+
+
 def call_while(
     is_wanted: Callable[[], bool], function: Callable[..., Result], *arguments: Any
 ) -> Result:

@@ -35,7 +35,8 @@ def in_container(
     batch = spec.role.batch
     command = (python_of(batch.container, sys.executable), *arguments)
     site = str(folder.path.parent.parent)
-    shown = (site, *(str(tiers.folder_of(tier)) for tier in spec.tiers), *spec.code)
+    sources = filter(os.path.isdir, spec.code_sources)  # other machines may lack them
+    shown = (site, *(str(tiers.folder_of(x)) for x in spec.tiers), *spec.code, *sources)
     return wrap(batch.container, command, shown, batch.gpus_per_node)
 
 

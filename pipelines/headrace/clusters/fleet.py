@@ -18,7 +18,16 @@ from headrace.clusters import cancellable_call, lease_client
 from headrace.clusters.lease_files import LeaseFiles
 from headrace.clusters.lease_records import LeaseSpec
 from headrace.clusters.lifetime import TIMED_OUT
-from headrace.clusters.node_calls import Arguments, Item, Node, NodeCalls, Result, no_check
+from headrace.clusters.node_calls import (
+    Arguments,
+    Item,
+    Node,
+    NodeCalls,
+    Result,
+    lease_ends,
+    no_check,
+    no_end,
+)
 from headrace.clusters.scheduler import DEMAND, NODE, SLOT, WAITS, security
 from headrace.errors import LeaseError, LeaseLostError, WorkerLostError
 from headrace.files.layout import LeaseFolder
@@ -123,16 +132,20 @@ class Fleet(NodeCalls):
         items: Sequence[Item],
         *,
         check: Callable[[], None] = no_check,
+        left_s: Callable[[], float] = no_end,
     ) -> Iterator[tuple[int, Result]]:
         """See `NodeCalls`."""
-        slots = self._grow_for(len(items), check)
-        waiting = iter(range(len(items)))
+        slots, num_begun, longest_s = self._grow_for(len(items), check), 0, 0.0
         running: dict[Future, int] = {}
         losses: dict[int, int] = {}
         try:
             while True:
-                while len(running) < _AHEAD * slots and (index := next(waiting, None)) is not None:
-                    running[self._cancellable(function, (items[index],), SLOT)] = index
+                rounds = int(min(_AHEAD, max(left_s(), 0) / longest_s)) if longest_s else 1
+                while num_begun < len(items) and len(running) < rounds * slots:
+                    running[self._timed(function, items[num_begun])] = num_begun
+                    num_begun += 1
+                if not running and num_begun < len(items):
+                    raise lease_ends(len(items) - num_begun, longest_s)
                 if not running:
                     return
                 results, lost = self._first_done(list(running), check)
@@ -149,8 +162,9 @@ class Fleet(NodeCalls):
                             "It may need more memory than the node has; "
                             "see host.log in the lease's folder.",
                         )
-                    running[self._cancellable(function, (items[index],), SLOT)] = index
-                yield from ((done[future], result) for future, result in results.items())
+                    running[self._timed(function, items[index])] = index
+                longest_s = max([longest_s, *(seconds for seconds, _ in results.values())])
+                yield from ((done[future], result) for future, (_, result) in results.items())
         finally:
             self._cancel(list(running))
 
@@ -174,17 +188,21 @@ class Fleet(NodeCalls):
             for node, each in zip(nodes, arguments, strict=True)
         ]
 
+    def _timed(self, function: Callable[..., Any], item: object) -> Future:
+        return self._cancellable(function, (item,), SLOT, cancellable_call.run_timed)
+
     def _cancellable(
         self,
         function: Callable[..., Any],
         arguments: tuple[Any, ...],
         resource: str,
+        call: Callable[..., Any] = cancellable_call.run,
         **options: Any,
     ) -> Future:
         key = f"{getattr(function, '__name__', 'call')}-{uuid.uuid4().hex}"
         options |= {"key": key, "resources": {resource: 1}}
         wrapped = (function, arguments, key, cancellable_call.GRACE_S)
-        return self._submit(cancellable_call.run, wrapped, **options)
+        return self._submit(call, wrapped, **options)
 
     def _submit(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], **options: Any

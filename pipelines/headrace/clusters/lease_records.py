@@ -64,6 +64,8 @@ class LeaseSpec(Record):
     """The lease ends when this process has gone; null when the lease outlives its maker."""
     code: tuple[str, ...] = ()
     """Folders put in front of the module path of drivers, workers and ranks."""
+    code_sources: tuple[str, ...] = ()
+    """Folders that copies of the code link to."""
     tiers: tuple[Tier, ...] = ()
     """Storage of the nodes, which they look at before work starts."""
     walltime: Walltime | None = None

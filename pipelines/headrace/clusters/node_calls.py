@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from headrace.clusters.cancellable_call import call_while, node_name, wanted
-from headrace.errors import LeaseLostError
+from headrace.errors import LeaseEndsError, LeaseLostError
 from headrace.recipe.site import Role
 
 Item = TypeVar("Item")
@@ -29,6 +31,17 @@ _CHECK_S = 0.1
 
 def no_check() -> None:
     """Do nothing; never cancels."""
+
+
+def no_end() -> float:
+    """Return the time left of a lease without an end."""
+    return math.inf
+
+
+def lease_ends(num_left: int, longest_s: float) -> LeaseEndsError:
+    """Return the error for items that would not be done before the end of the lease."""
+    what = f"{num_left} items are left of up to {longest_s:.0f} s each, longer than the lease lasts"
+    return LeaseEndsError(what, "They are done in another lease.")
 
 
 @dataclass(frozen=True)
@@ -115,6 +128,7 @@ class NodeCalls(Protocol):
         items: Sequence[Item],
         *,
         check: Callable[[], None] = no_check,
+        left_s: Callable[[], float] = no_end,
     ) -> Iterator[tuple[int, Result]]:
         """Run `function` on every item, spread over all nodes; a pool grows as needed.
 
@@ -124,11 +138,14 @@ class NodeCalls(Protocol):
             function: As for `on_nodes`.
             items: One argument each.
             check: Called about twice a second; raises to cancel.
+            left_s: Returns the seconds that are left; no item begins that may take longer, by the
+                longest one so far.
 
         Yields:
             `(index, result)`, in the order of completion.
 
         Raises:
+            LeaseEndsError: Items are left that take longer.
             WorkerLostError: The workers of an item died more often than twice.
             Exception: Error of `function`, raised immediately.
         """
@@ -180,10 +197,16 @@ class OneNode(NodeCalls):
         items: Sequence[Item],
         *,
         check: Callable[[], None] = no_check,
+        left_s: Callable[[], float] = no_end,
     ) -> Iterator[tuple[int, Result]]:
         """See `NodeCalls.map`; if the node dies, the driver retries the whole trial."""
+        longest_s = 0.0
         for index, item in enumerate(items):
+            if longest_s > left_s():
+                raise lease_ends(len(items) - index, longest_s)
+            began_s = time.monotonic()
             yield index, _called(function, (item,), check)
+            longest_s = max(longest_s, time.monotonic() - began_s)
 
 
 def _called(

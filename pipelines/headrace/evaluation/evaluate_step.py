@@ -21,7 +21,7 @@ from typing import Any
 from headrace.clusters.cancellable_call import check_wanted, node_name, wanted
 from headrace.clusters.fleet import Fleet
 from headrace.clusters.node_calls import NodeCalls
-from headrace.errors import RecipeError, WorkerLostError
+from headrace.errors import LeaseEndsError, RecipeError, WorkerLostError
 from headrace.evaluation.evaluation_plan import (
     Inputs,
     NodeTask,
@@ -204,14 +204,25 @@ def answer(job: NodeTask) -> Any:
 def _predict(
     context: StepContext, fleet: NodeCalls, job: NodeTask, tasks: Sequence[ShardTask]
 ) -> None:
-    jobs = [replace(job, task=task) for task in tasks]
-    done, total = 0, sum(task.num_samples for task in tasks)
+    parts, kept = context.folder.parts, context.run_folder.predicted
+    for each in kept.glob("*.pt"):  # of an attempt whose lease ended
+        shutil.move(each, parts)
+    jobs = [replace(job, task=task) for task in tasks if not (parts / task.part_name).exists()]
+    total = sum(task.num_samples for task in tasks)
+    done = total - sum(each.task.num_samples for each in jobs if each.task)
     context.progress(done, total, "samples", "predicting")
-    for _, (num_samples, why_again) in fleet.map(answer, jobs, check=context.check):
-        if why_again:
-            context.restarted(why_again)
-        done += num_samples
-        context.progress(done, total, "samples", "predicting")
+    try:
+        results = fleet.map(answer, jobs, check=context.check, left_s=context.left_s)
+        for _, (num_samples, why_again) in results:
+            if why_again:
+                context.restarted(why_again)
+            done += num_samples
+            context.progress(done, total, "samples", "predicting")
+    except LeaseEndsError:
+        kept.mkdir(exist_ok=True)
+        for each in parts.glob("*.pt"):
+            shutil.move(each, kept)
+        raise
 
 
 @contextmanager

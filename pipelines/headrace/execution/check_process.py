@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from headrace.batch.findings import Finding, Section, fail, ok, warn
 from headrace.checkpoints.files import FINAL
@@ -30,10 +29,9 @@ from headrace.packing.few_samples import pack_few
 from headrace.packing.fields import describe
 from headrace.packing.target import packed_dataset
 from headrace.processes.identity import begin_child
-from headrace.recipe.base import Target
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.gang_size import gang_size
-from headrace.recipe.recipe import Recipe
+from headrace.recipe.shortened import MOST_SAMPLES, shortened
 from headrace.recipe.site import Tier
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.shard_locations import ShardSource
@@ -43,16 +41,8 @@ from headrace.training.launch_records import NodeReady
 from headrace.training.rank_failures import CORRECT, to_error
 from headrace.training.training_plan import plan_training
 
-_MOST_SAMPLES = 32
-"""Samples of the batch, at most."""
-
 _OUT_OF_BOUNDS = re.compile(r"Target -?\d+ is out of bounds")
 """PyTorch's words for a class index for which the last layer gives no score."""
-
-_NOT_ONE_STEP = (
-    "min_epochs", "min_steps", "max_time", "val_check_interval", "default_root_dir", "strategy",
-)  # fmt: skip
-"""Arguments of Lightning's Trainer that do not go with one step in a temporary folder."""
 
 
 class _Check:
@@ -96,7 +86,7 @@ class _Check:
         """Pack a few samples, or find the packed dataset; return the manifest of all of them."""
         path, s3 = self._recipe.dataset_path, self._site.s3
         if path is None:
-            location, manifest = pack_few(self._short, self._site, _MOST_SAMPLES)
+            location, manifest = pack_few(self._short, self._site, MOST_SAMPLES)
         else:
             location = open_store(path, s3).url
             manifest = packed_dataset(location, s3)
@@ -155,50 +145,7 @@ class _Check:
         split = ShardedDataset(folder, spec.split, source, fold)
         checkpoint = self._run.checkpoints / FINAL
         predictor = predictor_of(self._short, self._site, checkpoint, split, spec)
-        predictor.predict(0, min(len(split), _MOST_SAMPLES))
-
-
-def shortened(recipe: Recipe, num_ranks: int, device: str) -> Recipe:
-    """Return a resolved recipe that trains on one rank, and writes below its run's folder only.
-
-    Args:
-        recipe: The recipe.
-        num_ranks: Ranks that would train.
-        device: `cpu`, or `cuda` if this machine has a GPU.
-    """
-    data, trainer = recipe.data, recipe.trainer
-    only_gpus = trainer.precision.startswith(("16", "transformer"))
-    configs = [each.as_config().items() for each in trainer.callbacks]
-    # a ModelCheckpoint without a folder writes to that of the run
-    callbacks = [Target.model_validate({k: v for k, v in c if k != "dirpath"}) for c in configs]
-    extra = {name: each for name, each in trainer.extra.items() if name not in _NOT_ONE_STEP}
-    update: dict[str, dict[str, Any]] = {
-        "trainer": {
-            "accelerator": "auto" if trainer.accelerator == "gpu" else trainer.accelerator,
-            "precision": "32-true" if device == "cpu" and only_gpus else trainer.precision,
-            "strategy": trainer.strategy if trainer.strategy in ("ddp", "fsdp") else "auto",
-            "fsdp": trainer.fsdp.model_copy(update={"tensor_parallel_size": 1}),
-            "accumulate_grad_batches": 1,
-            "val_every_epochs": 1,
-            "compile": False,
-            "loggers": (),
-            "callbacks": tuple(callbacks),
-            "extra": {**extra, "limit_train_batches": 1, "limit_val_batches": 1},
-        },
-        "pack": {"target": None},
-        "stage": {"overlap": False},
-    }
-    if recipe.reads_shards:
-        share = data.global_batch_size // trainer.data_ranks(num_ranks)
-        size = min(share // trainer.accumulate_grad_batches, _MOST_SAMPLES)
-        in_order = {"shuffle": False, "shuffle_window": None, "sampling": "uniform"}
-        given = {"global_batch_size": size, "samples_per_epoch": None, "workers": 0}
-        given["drop_last"] = False  # some of the samples may be unreadable
-        update["data"] = {**given, **(in_order if recipe.dataset_path else {})}
-    parts = {
-        name: getattr(recipe, name).model_copy(update=values) for name, values in update.items()
-    }
-    return recipe.model_copy(update=parts)
+        predictor.predict(0, min(len(split), MOST_SAMPLES))
 
 
 def main(arguments: list[str]) -> int:

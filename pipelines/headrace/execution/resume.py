@@ -17,6 +17,7 @@ from headrace.recipe.load import load_recipe, load_site, with_kept
 from headrace.recipe.overrides import check_size
 from headrace.recipe.site import Site
 from headrace.runs.audit import Actor, check_access, note
+from headrace.runs.code_snapshot import copied_anew, put_in_place
 from headrace.runs.lifecycle import owned_by
 from headrace.runs.owners import owner_process
 from headrace.runs.resolve import resolve
@@ -47,7 +48,9 @@ def take_over_run(run_id: str, owner: str, changes: str = "") -> Run:
     return owned_by(run, owner)
 
 
-def take_over_changed(run_id: str, owner: str, overrides: Sequence[str], site: str) -> Run:
+def take_over_changed(
+    run_id: str, owner: str, overrides: Sequence[str], site: str, *, new_code: bool = False
+) -> Run:
     """Open a run under a new owner, to go on with it on other machines.
 
     What still runs of it ends first: it has the old numbers. Steps that have succeeded stay.
@@ -57,14 +60,19 @@ def take_over_changed(run_id: str, owner: str, overrides: Sequence[str], site: s
         owner: Its owner from now on.
         overrides: `key=value` for `CHANGEABLE` keys of its recipe.
         site: Name or file of a site with the same folder; empty for its own, as it was.
+        new_code: Whether the run gets its code as it is now.
 
     Raises:
         RecipeError: An override changes the run's outcome, or cannot be used.
         SiteError: The site has another folder, or cannot be used. Others: as `take_over_run`.
     """
     changed, resumption = _changed(open_run(run_id), overrides, site)
-    old = take_over_run(run_id, owner, resumption.words)
+    code = copied_anew(changed.folder) if new_code else ()
+    old = take_over_run(run_id, owner, resumption.words + " --new-code" * new_code)
     end_steps(old, f"the run goes on with changes: {resumption.words}")
+    if code:
+        changes = (*resumption.changes, *put_in_place(old.folder, code))
+        resumption = resumption.model_copy(update={"changes": changes})
     request = old.request.model_copy(
         update={
             "site": site or old.request.site,

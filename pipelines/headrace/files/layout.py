@@ -146,6 +146,12 @@ class RunFolder(Folder):
     """Git commit, versions, command, host."""
     diff = Entry("working-tree.diff")
     """Uncommitted changes; absent if there are none."""
+    code = Entry("code")
+    """Copies of the folders of its code; absent if the recipe names none."""
+    code_record = Entry("code.json")
+    """Where the copies come from, and what is not copied."""
+    rehearsed = Entry("rehearsed")
+    """Of a rehearsal: folder of its dataset, until it has succeeded."""
     skipped = Entry("skipped.json")
     """Damaged shards that the run leaves out."""
     checkpoints = Entry("checkpoints")
@@ -160,6 +166,8 @@ class RunFolder(Folder):
     """Of a probe: its results."""
     report = Entry("report")
     """Folder of the evaluation report."""
+    predicted = Entry("predicted")
+    """Folder of the predictions of an evaluation whose lease ended, for the next one."""
     enough = Entry("enough")
     """If present, an evaluation that watches another run expects no more checkpoints."""
     tensorboard = Entry("loggers")

@@ -24,6 +24,7 @@ from headrace.leases.end_leases import cancel_steps, finalize, finalize_ended, t
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord
 from headrace.recipe.teams import check_user
+from headrace.runs.code_snapshot import CodeSnapshot
 from headrace.runs.owners import owner_process
 from headrace.runs.planned_steps import steps_of
 from headrace.runs.planning import planner, walltime_of
@@ -226,6 +227,7 @@ def _spec(run: Run, role_name: str, lease_id: str, asked: LeaseSpec | None = Non
         lost_after_s=run.site.limits.lost_after,
         owner=owner_process(run.request.owner),
         code=run.recipe.code,
+        code_sources=tuple(tree.source for tree in CodeSnapshot.of(run.folder).trees),
         tiers=run.site.tiers,
         exclude=bad_nodes(run, records) if role.leaves_nodes_out else (),
         preload=PRELOAD if forks_ranks else (),

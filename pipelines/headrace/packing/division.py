@@ -222,7 +222,7 @@ def shards_of(
 def cut(sizes: NDArray[np.int64], pack: PackSpec) -> Iterator[tuple[int, int]]:
     """Where each shard of samples of so many bytes begins and ends."""
     edges = list(_edges(sizes, pack))
-    multiple = pack.shards_multiple_of
+    multiple = int(pack.shards_multiple_of)  # `auto` was replaced when the run was made
     num_shards = math.ceil(len(edges) / multiple) * multiple
     if multiple > 1 and num_shards <= len(sizes):  # else there are too few samples
         bounds = np.linspace(0, len(sizes), num_shards + 1).astype(np.int64)

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import groupby
-
-import numpy as np
-
 from headrace.files.manifest import Manifest
 from headrace.packing.fields import field_rules
 from headrace.packing.opened_source import OpenedSource
 from headrace.packing.pack_shard import folds_in, merge, pack_shard
 from headrace.packing.pack_step import prepare, tasks_of
-from headrace.packing.packing_plan import PlannedShard, make_plan
+from headrace.packing.packing_plan import limited, make_plan
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 
@@ -35,7 +29,7 @@ def pack_few(recipe: Recipe, site: Site, number: int) -> tuple[str, Manifest]:
     listing, target = opened.listing, opened.new_target(site)
     rules = field_rules(listing.source, opened.source, recipe.pack, listing.samples)
     whole = make_plan(opened.dataset, recipe.pack, listing, rules, key=opened.key)
-    plan = replace(whole, shards=tuple(_few(whole.shards, number)))
+    plan = limited(whole, number)
     prepare(plan, target)
     manifest = merge(plan, list(map(pack_shard, tasks_of(opened, rules, plan, target))), {})
     target.publish(manifest)
@@ -44,15 +38,3 @@ def pack_few(recipe: Recipe, site: Site, number: int) -> tuple[str, Manifest]:
         splits[shard.split] += shard.num_samples
     counts = {"splits": splits, "folds": folds_in(whole.shards)}
     return target.location, manifest.model_copy(update=counts)
-
-
-def _few(shards: Sequence[PlannedShard], number: int) -> Iterator[PlannedShard]:
-    """Yield a small shard of each split and fold."""
-    for _, group in groupby(shards, lambda shard: (shard.split, shard.fold)):
-        first, *others = group
-        places = np.concatenate([first.places, *(shard.places for shard in others)])
-        classes = first.listed.column("class_index")
-        if classes is not None:
-            of_each = np.unique(np.asarray(classes)[places], return_index=True)[1][::-1]
-            places = np.concatenate([places[of_each], np.delete(places, of_each)])
-        yield first.model_copy(update={"places": places[:number]})

@@ -38,7 +38,7 @@ from headrace.packing.pack_shard import (
     merge,
     pack_shard,
 )
-from headrace.packing.packing_plan import PackPlan, PlannedShard, make_plan, settings_key
+from headrace.packing.packing_plan import PackPlan, PlannedShard, limited, make_plan, settings_key
 from headrace.packing.reading import noting, reading
 from headrace.packing.recipe_check import check_can_grow
 from headrace.packing.target import PackTarget, packed_dataset
@@ -64,6 +64,7 @@ class Mapper(Protocol):
         items: Sequence[PackTask],
         *,
         check: Callable[[], None],
+        left_s: Callable[[], float],
     ) -> Iterator[tuple[int, PackedShard]]:
         """Results of `function` with the index of their item, as they are done."""
         ...
@@ -165,6 +166,8 @@ def _packed(
             return base.manifest
     rules = field_rules(listing.source, opened.source, pack, old, listing.samples)
     plan = make_plan(opened.dataset, pack, listing, rules, first, opened.key)
+    if pack.max_samples:
+        plan = limited(plan, pack.max_samples)
     if base is not None:
         check_fields(base, plan)
     packed = _packed_shards(context, open_fleet, target, (opened, rules, plan))
@@ -193,7 +196,7 @@ def _packed_shards(
     with open_fleet(context.lease_folder) as fleet:
         context.progress(done, plan.num_samples, _UNIT, "packing")
         tasks = tasks_of(opened, rules, plan, target)
-        for index, part in fleet.map(pack_shard, tasks, check=context.check):
+        for index, part in fleet.map(pack_shard, tasks, check=context.check, left_s=context.left_s):
             packed[index] = part
             done += part.num_planned
             num_quarantined += len(part.quarantined)

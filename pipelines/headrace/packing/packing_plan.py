@@ -6,8 +6,9 @@ Workers find the plan of a shard in a file of an Arrow table.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +160,8 @@ def settings_key(dataset: DatasetSpec, pack: PackSpec, code: str = "") -> str:
     quarantined. `code` is the hash of the user's code that makes the values.
     """
     config = dataset.model_dump_json(include=_DATASET_KEYS | _given(dataset))
-    packing = pack.model_dump_json(include=_PACK_KEYS, exclude=_NOT_HASHED)
+    later = {} if pack.max_samples else {"max_samples": True}
+    packing = pack.model_dump_json(include=_PACK_KEYS, exclude=_NOT_HASHED | later)
     return xxhash.xxh3_128_hexdigest(f"{SHARD_FORMAT}\n{config}\n{packing}\n{code}".encode())
 
 
@@ -167,7 +169,8 @@ def sources_key(
     dataset: DatasetSpec, pack: PackSpec, code: str, containers: Sequence[StoredFile]
 ) -> str:
     """Hash of all that decides what is packed from containers, without listing what they hold."""
-    packing = pack.model_dump_json(exclude={"max_quarantined", "target"})
+    later = set() if pack.max_samples else {"max_samples"}
+    packing = pack.model_dump_json(exclude={"max_quarantined", "target", *later})
     files = [f"{file.path!r} {file.num_bytes} {file.version!r}" for file in containers]
     config = dataset.model_dump_json(exclude=_LATER_KEYS - _given(dataset))
     parts = (str(SHARD_FORMAT), "turned", config, packing, code, *files)
@@ -294,3 +297,25 @@ def _sizes(samples: SampleTable, rules: Sequence[FieldRule], labelled: bool) -> 
     growth = max((rule.growth for rule in rules), default=1.0)
     values = np.where(listed > 0, (listed * growth).astype(np.int64), example)
     return paths + fixed + values
+
+
+def limited(plan: PackPlan, max_samples: int) -> PackPlan:
+    """Return a plan with one shard of at most so many samples for each split and fold.
+
+    They are the first in the order of packing, but one of each class comes before others, the last
+    class first.
+    """
+    return replace(plan, shards=tuple(_few(plan.shards, max_samples)))
+
+
+def _few(shards: Sequence[PlannedShard], number: int) -> Iterator[PlannedShard]:
+    sample_id = 0
+    for _, group in groupby(shards, lambda shard: (shard.split, shard.fold)):
+        first, *others = group
+        places = np.concatenate([first.places, *(shard.places for shard in others)])
+        classes = first.listed.column("class_index")
+        if classes is not None:
+            of_each = np.unique(np.asarray(classes)[places], return_index=True)[1][::-1]
+            places = np.concatenate([places[of_each], np.delete(places, of_each)])
+        yield first.model_copy(update={"places": places[:number], "first_sample_id": sample_id})
+        sample_id += min(len(places), number)

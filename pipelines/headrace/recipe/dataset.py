@@ -226,9 +226,12 @@ class PackSpec(Settings):
     """Aim for shards of about this size."""
     shard_samples: Count | None = None
     """Samples a shard; overrides `shard_bytes`."""
-    shards_multiple_of: Parallel = 1
-    """Make the shards of a split (or fold) a multiple of this, as world size x workers, of equal
-    size; a split of fewer samples is left as it is."""
+    shards_multiple_of: Parallel | Literal["auto"] = 1
+    """Make the shards of a split (or fold) a multiple of this, of equal size; a split of fewer
+    samples is left as it is. `auto`: world size x `data.workers` on the role that trains, so that
+    all readers get equal shards."""
+    max_samples: Count | None = None
+    """Pack at most so many samples of each split and fold, with some of each class; null: all."""
     append: bool = False
     """Add samples that are new in the source to the dataset packed before with these settings."""
     max_quarantined: Fraction = 0.01

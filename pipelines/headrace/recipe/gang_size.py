@@ -24,6 +24,20 @@ def gang_size(recipe: Recipe, role: Role) -> tuple[int, int]:
     return train.nodes or role.nodes, train.ranks_per_node or role.ranks_per_node
 
 
+def with_readers(recipe: Recipe, site: Site) -> Recipe:
+    """Return the recipe with a number for `pack.shards_multiple_of: auto`: the readers of shards.
+
+    `data.workers: auto` counts as one, as does a role that the site lacks.
+    """
+    role = site.roles.get(recipe.train.role)
+    if recipe.pack.shards_multiple_of != "auto":
+        return recipe
+    nodes, ranks = gang_size(recipe, role) if role else (1, 1)
+    workers = recipe.data.workers if isinstance(recipe.data.workers, int) else 1
+    pack = recipe.pack.model_copy(update={"shards_multiple_of": nodes * ranks * max(workers, 1)})
+    return recipe.model_copy(update={"pack": pack})
+
+
 def narrowed(recipe: Recipe, site: Site) -> Site:
     """The site, whose gang has no more nodes than the recipe trains on."""
     name = recipe.train.role

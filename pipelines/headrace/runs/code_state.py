@@ -70,15 +70,17 @@ def code_state(
         images=digests(images),
     )
     asked = ("rev-parse", "--show-toplevel", "--git-path", "index", "--revs-only", "HEAD")
-    lines = (_git(folder, *asked) or b"").decode().splitlines()
+    lines = (git_output(folder, *asked) or b"").decode().splitlines()
     if len(lines) < 2:
         return state, None
     top, index, *commit = lines
-    new = (_git(Path(top), "ls-files", "--others", "--exclude-standard", "-z") or b"").decode()
+    new = (
+        git_output(Path(top), "ls-files", "--others", "--exclude-standard", "-z") or b""
+    ).decode()
     names = [name for name in new.split("\0") if name and not name.endswith("/")]
     small = [name for name in names if _size(Path(top, name)) <= _MAX_NEW_BYTES]
     with _index_with(Path(top), folder / index, small) as environment:
-        whole = _git(Path(top), "diff", "--binary", "HEAD", environment=environment)
+        whole = git_output(Path(top), "diff", "--binary", "HEAD", environment=environment)
     left_out, diff = sorted(set(names) - set(small)), whole or b""
     if whole is None:
         left_out = ["all of it: git failed"]
@@ -110,7 +112,7 @@ def _index_with(top: Path, index: Path, names: list[str]) -> Iterator[dict[str, 
         environment = {**os.environ, "GIT_INDEX_FILE": str(copy)}
         for start in range(0, len(names), 500):
             chosen = names[start : start + 500]
-            _git(top, "add", "--intent-to-add", "--", *chosen, environment=environment)
+            git_output(top, "add", "--intent-to-add", "--", *chosen, environment=environment)
         yield environment
 
 
@@ -136,7 +138,10 @@ def _size(path: Path) -> int:
     return path.lstat().st_size if os.path.lexists(path) else 0
 
 
-def _git(folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> bytes | None:
+def git_output(
+    folder: Path, *arguments: str, environment: dict[str, str] | None = None
+) -> bytes | None:
+    """Return the output of git in a folder; None if it fails, or without git."""
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *arguments],

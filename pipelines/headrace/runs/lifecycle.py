@@ -22,10 +22,12 @@ from headrace.ledger.rows import RunRecord
 from headrace.recipe.base import to_json
 from headrace.recipe.load import load_recipe, load_site, source_of, with_kept
 from headrace.recipe.recipe import Recipe
+from headrace.recipe.shortened import rehearsal
 from headrace.recipe.site import Site
 from headrace.recipe.teams import check_user
 from headrace.recipe.unix_accounts import other_account
 from headrace.runs.audit import START, Actor, check_access, note, noting_refusals
+from headrace.runs.code_snapshot import with_snapshot
 from headrace.runs.code_state import images_of
 from headrace.runs.planned_steps import KINDS
 from headrace.runs.provenance import write_provenance
@@ -62,8 +64,8 @@ def create_run(request: RunRequest) -> Run:
     with noting_refusals(by, START, request.owner, words):
         loaded = load_recipe(request.recipe, request.overrides)
         recipe, site, source = _checked(request, loaded)
-        run = _new_run(request, recipe, site)
-        if _entered(run, loaded, source):
+        run = _entered(_new_run(request, recipe, site), loaded, source)
+        if run is not None:
             note(by, START, run.run_id, words)
             return run
     existing = open_ledger().run_by_key(request.key)
@@ -82,7 +84,11 @@ def _checked(request: RunRequest, loaded: Recipe) -> tuple[Recipe, Site, Mapping
         evaluated = open_ledger().run(request.of)
         check_files(evaluated)
         folder = RunFolder(Path(evaluated.folder))
+        allowed = (*site.allowed_code, str(folder.code))
+        site = site.model_copy(update={"allowed_code": allowed})
         loaded = of_run(loaded, folder, watch=request.watch)
+    if request.rehearses:
+        loaded, site = rehearsal(loaded, site)
     recipe, site = resolve(loaded, site, request.kind, is_from_terminal=is_from_terminal)
     if request.of:
         check_evaluated(recipe, packed_by(request.of))
@@ -98,6 +104,8 @@ def _checked(request: RunRequest, loaded: Recipe) -> tuple[Recipe, Site, Mapping
 def finish_run(run: Run, state: StepState) -> None:
     """Record how a run ended, what its steps gave and took; a suite gets its report."""
     record = open_ledger().finish_run(run.run_id, state, time.time(), outputs_of(run.run_id))
+    if state is StepState.SUCCEEDED:
+        shutil.rmtree(run.folder.rehearsed, ignore_errors=True)
     tell = partial(inform, run.folder, within_s=AFTERWARDS_S)
     if is_suite(record):
         tell("report of the suite", partial(write_report, record))
@@ -131,26 +139,30 @@ def _new_run(request: RunRequest, recipe: Recipe, site: Site) -> Run:
     name = f"{recipe.name}-evaluate" if request.of else recipe.name
     run_id = f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{unique}"
     folder = SiteFolder(Path(site.folder).expanduser()).run(run_id)
+    if request.rehearses:
+        pack = recipe.pack.model_copy(update={"target": str(folder.rehearsed)})
+        recipe = recipe.model_copy(update={"pack": pack})
     return Run(run_id=run_id, request=request, folder=folder, recipe=recipe, site=site)
 
 
-def _entered(run: Run, loaded: Recipe, source: Mapping[str, Any]) -> bool:
-    """Write a run's folder and its row; no folder is left when there is a row for its key."""
+def _entered(run: Run, loaded: Recipe, source: Mapping[str, Any]) -> Run | None:
+    """Write a run's folder and its row, and return it; leave no folder if its key has a row."""
     entered = False
     try:
-        _write_folder(run, loaded, source)
+        run = _write_folder(run, loaded, source)
         entered = open_ledger().add_run(recorded(run, time.time()))
     finally:
         if not entered:
             shutil.rmtree(run.folder.path, ignore_errors=True)
-    return entered
+    return run if entered else None
 
 
-def _write_folder(run: Run, loaded: Recipe, source: Mapping[str, Any]) -> None:
+def _write_folder(run: Run, loaded: Recipe, source: Mapping[str, Any]) -> Run:
     try:
         if other := other_account(run.site):
             share(run.site_folder.path, other)
         make_private(run.folder.path)
+        run, source = with_snapshot(run, source)
         write_record(run.folder.recipe, run.recipe)
         write_record(run.folder.site, run.site)
         write_record(run.folder.request, run.request)
@@ -166,6 +178,7 @@ def _write_folder(run: Run, loaded: Recipe, source: Mapping[str, Any]) -> None:
             "Set 'folder' of the site (for built-in sites: HEADRACE_HOME) to a folder that you may "
             "write and that has room.",
         ) from error
+    return run
 
 
 def recorded(run: Run, created_at: float) -> RunRecord:

@@ -17,6 +17,7 @@ from headrace.objects.store import is_remote
 from headrace.recipe.difference import Change, essence, flattened
 from headrace.recipe.recipe import Recipe
 from headrace.record import Figures, Record
+from headrace.runs.code_snapshot import CodeSnapshot
 from headrace.runs.code_state import UNKNOWN, code_state
 from headrace.runs.planned_steps import run_metrics
 from headrace.runs.provenance import Provenance, read_provenance
@@ -39,6 +40,8 @@ class Origin(Figures):
     made_with: Provenance
     uncommitted: str = UNKNOWN
     """Hash and size of uncommitted changes; `nothing` without any."""
+    copied: str = UNKNOWN
+    """Hashes of the run's copy of its code."""
     dataset: str = ""
     """The packed dataset; empty if nothing is packed yet."""
     fingerprint: str = ""
@@ -92,6 +95,7 @@ def origin(name: str) -> Origin:
         recipe=recipe,
         made_with=made_with,
         uncommitted=_hashed(diff or b"") if diff is not None or is_clean else UNKNOWN,
+        copied=CodeSnapshot.of(suite).digests or UNKNOWN,
         dataset=str(packed.get("dataset") or recipe.dataset_path or ""),
         fingerprint=str(packed.get("fingerprint", "")),
         metrics=(trial.metrics if trial else {}) if colon else run_metrics(outputs_of(run_id)),
@@ -190,12 +194,13 @@ def _hashed(diff: bytes) -> str:
 
 def _facts(origin: Origin) -> dict[tuple[Part, str], str]:
     """Return everything that is compared, as text."""
-    made_with = origin.made_with
+    made_with, run = origin.made_with, origin.folder.partition("/trials/")[0]
     parts: dict[Part, Mapping[str, str]] = {
-        "recipe": flattened(origin.recipe),
+        "recipe": {k: v.replace(f"{run}/code/", "") for k, v in flattened(origin.recipe).items()},
         "code": {
             "commit": made_with.git.commit if made_with.git is not None else UNKNOWN,
             "uncommitted": origin.uncommitted,
+            "copy": origin.copied,
             "python": made_with.python,
         },
         "images": made_with.images,

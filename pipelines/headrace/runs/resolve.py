@@ -13,7 +13,7 @@ from headrace.files.damage import archive_damage, is_sealed, sealed_damage
 from headrace.files.layout import RunFolder
 from headrace.recipe.fence import absolute, opened, with_code_beside
 from headrace.recipe.fit import check_evaluation, check_packing, check_role, check_training
-from headrace.recipe.gang_size import narrowed
+from headrace.recipe.gang_size import narrowed, with_readers
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.recipe.target_arguments import is_as_here
@@ -58,6 +58,7 @@ def resolve(
         check_role(recipe, site)
         return recipe, narrowed(recipe, site)
     check_packing(recipe, site)
+    recipe = with_readers(recipe, site)
     if recipe.dataset is not None:
         from headrace.packing.recipe_check import check_recipe  # imports numpy
 

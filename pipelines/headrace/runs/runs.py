@@ -51,6 +51,8 @@ class RunRequest(Record):
     """Id of the run that is evaluated; empty for the other kinds."""
     watch: bool = False
     """Whether that run's checkpoints are evaluated while it trains."""
+    rehearses: bool = False
+    """Whether all steps are done with few samples on one rank, before a long queue."""
     options: StepOptions | None = Field(default=None, validate_default=True)
     """Options of the step, if another package adds the kind."""
     resumed: tuple[Resumption, ...] = ()
@@ -72,7 +74,11 @@ class RunRequest(Record):
             return (self.kind, "--site", self.site, *step_kind(self.kind).words(self.options))
         verb = "sweep" if self.kind == "suite" else "run"
         start = ("evaluate", self.of) if self.of else (verb, self.recipe)
-        part = {"pack": ("--pack-only",), "evaluate": ("--watch",) if self.watch else ()}
+        part = {
+            "pack": ("--pack-only",),
+            "train": ("--rehearse-only",) if self.rehearses else (),
+            "evaluate": ("--watch",) if self.watch else (),
+        }
         return (*start, *self.overrides, "--site", self.site, *part.get(self.kind, ()))
 
 

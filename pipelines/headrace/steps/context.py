@@ -88,6 +88,10 @@ class StepContext:
             return math.inf
         return self.started_s + self.ends_at - TELLING_S - self.started_at
 
+    def left_s(self) -> float:
+        """Return the seconds until the step stops for its lease's end; infinite if unknown."""
+        return self._stop_s - time.monotonic()
+
     @property
     def elapsed_s(self) -> float:
         """Seconds since the driver started, unaffected by changes of the clock."""

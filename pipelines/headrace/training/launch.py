@@ -112,15 +112,16 @@ def _command(node: NodeReady, recipe: Recipe, rank: int) -> tuple[str, ...]:
 
 def script_environment(node: NodeReady, recipe: Recipe) -> dict[str, str]:
     """Return the environment variables of a script; `HEADRACE_LAUNCH` is for `headrace.script`."""
-    launch = node.launch
+    launch, train = node.launch, recipe.train
     run = RunFolder(Path(launch.run_folder))
+    folders = [*recipe.code, *([train.folder or str(run.work)] if train.module else [])]
     return {
         **({"HEADRACE_DATASET": node.dataset} if node.dataset else {}),
-        **({CODE: os.pathsep.join(map(os.path.expanduser, recipe.code))} if recipe.code else {}),
+        **({CODE: os.pathsep.join(map(os.path.expanduser, folders))} if folders else {}),
         "HEADRACE_CHECKPOINTS": str(run.checkpoints),
         "HEADRACE_RUN_FOLDER": str(run.path),
         "HEADRACE_SEED": str(recipe.seed),
-        FOLDER: os.path.expanduser(recipe.train.folder or run.work),
+        FOLDER: os.path.expanduser(train.folder or run.work),
         "HEADRACE_LAUNCH": str(launch.folder.ready(launch.node_index)),
         **({"HEADRACE_RESUME": launch.resume} if launch.resume else {}),
         **({"HEADRACE_STOP_AT": f"{launch.stop_at:.0f}"} if launch.stop_at else {}),

@@ -15,6 +15,7 @@ from pathlib import Path
 from yaml import YAMLError
 
 from headrace.files.layout import RunFolder
+from headrace.processes.working_folder import python_module
 from headrace.recipe.base import ScriptArguments
 from headrace.recipe.overrides import as_override, in_hydra
 from headrace.recipe.recipe import Recipe
@@ -30,7 +31,7 @@ def script_command(node: NodeReady, recipe: Recipe, rank: int) -> tuple[str, ...
     if train.script is not None:
         start: tuple[str, ...] = (*python, os.path.expanduser(train.script))
     elif train.module is not None:
-        start = (*python, "-m", train.module)
+        start = python_module(train.module)  # copied code comes before the working folder
     else:
         start = tuple(map(fill, train.command))
     return (*start, *words_of(train.args, fill))

@@ -73,6 +73,23 @@ def test_people_are_told_the_best_means_and_what_matters(suite: Run):
     assert int(share[1]) > 80
 
 
+def test_trials_on_more_ranks_show_speed_up_and_efficiency():
+    run = make_suite(overrides=("trainer.monitor=val_loss",))
+    for number, (ranks, rates) in enumerate([(1, (90, 100, 110)), (2, (190,)), (4, (300,))], 1):
+        values = {"train__ranks_per_node": ranks}
+        journal(run.folder, added(number, **values), started(number), ended(number, 0.1))
+        file = training_file(run.folder.trial(number))
+        file.parent.mkdir(parents=True)
+        for step, rate in enumerate((None, *rates)):
+            row = HistoryRow(at=1.0, launch=1, step=step, epoch=0, samples_per_s=rate)
+            append_line(file, row.model_dump_json())
+    assert re.search(r"4 +300 +3\.00 +75%", told(run.run_id))
+    found = json.loads(told(run.run_id, "--json"))["scaling"]
+    assert [(each["size"]["train.ranks_per_node"], each["speedup"]) for each in found] == [
+        (1, 1.0), (2, 1.9), (4, 3.0),
+    ]  # fmt: skip
+
+
 def test_that_it_works_is_told_on_standard_error(suite: Run, monkeypatch: pytest.MonkeyPatch):
     console = Console(file=io.StringIO(), force_terminal=True, width=80)
     own = results.open_console

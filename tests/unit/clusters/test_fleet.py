@@ -16,8 +16,14 @@ from headrace.clusters import cancellable_call, lease_client
 from headrace.clusters import fleet as fleet_module
 from headrace.clusters.cancellable_call import wanted
 from headrace.clusters.fleet import Fleet, now_done
-from headrace.clusters.node_calls import Node
-from headrace.errors import LeaseError, LeaseLostError, StepCancelledError, WorkerLostError
+from headrace.clusters.node_calls import Node, NodeCalls, OneNode
+from headrace.errors import (
+    LeaseEndsError,
+    LeaseError,
+    LeaseLostError,
+    StepCancelledError,
+    WorkerLostError,
+)
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.recipe.site import Role
 from support import fleet_functions
@@ -88,6 +94,17 @@ def test_a_timeout_of_the_function_is_an_error_like_others(fleet: Fleet) -> None
 def test_map_gives_every_result_once(fleet: Fleet) -> None:
     assert dict(fleet.map(fleet_functions.double, range(200))) == {n: 2 * n for n in range(200)}
     assert list(fleet.map(fleet_functions.double, [])) == []
+
+
+@pytest.mark.parametrize("on_one_node", [False, True])
+def test_no_item_begins_that_the_lease_would_not_finish(fleet: Fleet, on_one_node: bool) -> None:
+    calls: NodeCalls = OneNode(fleet.role) if on_one_node else fleet
+    items, done = [0.05] * 200, list[object]()
+    with pytest.raises(LeaseEndsError, match=r"\d+ items are left of up to 0 s") as caught:
+        done.extend(calls.map(fleet_functions.work_for, items, left_s=lambda: 0.01))
+    assert 1 <= len(done) <= fleet.role.nodes * fleet.role.threads_per_node
+    assert caught.value.what.startswith(f"{len(items) - len(done)} items")
+    assert len(list(calls.map(fleet_functions.work_for, [0.01] * 9, left_s=lambda: 60.0))) == 9
 
 
 def test_map_uses_both_nodes(fleet: Fleet) -> None:

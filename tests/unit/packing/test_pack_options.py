@@ -187,6 +187,12 @@ def test_shards_are_a_multiple(array_source, run, multiple, sizes):
     assert [shard.num_samples for shard in done.manifest.shards] == sizes
 
 
+def test_few_samples_are_packed_apart_from_the_whole(array_source, run):
+    whole, few = run(array_source, {}), run(array_source, {"max_samples": 3})
+    assert [shard.num_samples for shard in few.manifest.shards] == [3]
+    assert few.manifest.pack_key != whole.manifest.pack_key
+
+
 def test_values_that_do_not_fit_a_dtype(array_source, run):
     np.save(array_source / "05.npy", np.full((2, 3), np.nan, dtype=np.float32))
     spec = {"fields": {"array": {"dtype": "uint8"}}, "max_quarantined": 0.5}

@@ -22,6 +22,9 @@ from support.mistakes import recipes
 INFORMATIONAL = {
     "Have it made, or say in `accounts` of the site which account it is.": "needs another account",
     "Install what it needs: pip install 'headrace[detection]'.": "tests have what it needs",
+    "Leave --rehearse out; first run it with an argument of its own that makes it short.": (
+        "an option of the command: test_runs follows it"
+    ),
     "Set HEADRACE_HOME or HOME to a folder, or write the whole path.": "test_home follows it",
     "There is no schema of '…'": "names the schemas that there are",
 }

@@ -52,6 +52,11 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path / "raw")
 
 
+def test_code_that_the_evaluated_run_keeps_may_be_used(trained: Run):
+    """Also where a site lists the folders of code: it allowed this one when that run began."""
+    assert str(trained.folder.code) in evaluating(trained, watch=True).site.allowed_code
+
+
 def evaluating(trained: Run, *overrides: str, watch: bool = False) -> Run:
     recipe = str(trained.folder.recipe)
     return make_run(

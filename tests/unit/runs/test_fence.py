@@ -174,7 +174,8 @@ def test_code_beside_a_recipe_is_used_from_a_terminal_and_judged_from_airflow(at
     )
     site = f"{at}/fenced.yaml"
     for recipe in ("near_by", f"{at}/recipes/near_by.yaml"):
-        assert make_run(recipe=recipe, site=site).recipe.code == (f"{at}/recipes",)
+        (code,) = make_run(recipe=recipe, site=site).recipe.code
+        assert Path(code, "near.py").read_bytes() == Path(at, "recipes/near.py").read_bytes()
         with pytest.raises(TargetError, match=f"does not allow code from {at}/recipes"):
             make_run(recipe=recipe, site=site, owner=DAG_RUN, user="eve")
 

@@ -112,6 +112,37 @@ def test_a_run_that_only_packs_needs_no_role_that_trains(headrace_home):
     assert make_run(overrides=("train.role=tpu",), kind="pack").request.kind == "pack"
 
 
+def test_shards_are_as_many_as_readers_of_the_role_that_trains():
+    reads = "data.collate={_target_: torch.utils.data.default_collate}"
+    words = ("pack.shards_multiple_of=auto", "train.ranks_per_node=2", reads, "data.workers=3")
+    for kind in ("train", "pack"):
+        assert make_run(overrides=words, kind=kind).recipe.pack.shards_multiple_of == 6
+    assert make_run(overrides=words[:2]).recipe.pack.shards_multiple_of == 2
+
+
+def test_a_rehearsal_has_all_steps_with_few_samples_on_one_rank():
+    words = (
+        "trainer.max_epochs=9",
+        "evaluate.min_metrics={accuracy: 0.9}",
+        "train.ranks_per_node=2",
+    )
+    run = make_run(rehearses=True, overrides=words)
+    recipe, role = run.recipe, run.site.roles[run.recipe.train.role]
+    assert (recipe.name, recipe.pack.max_samples) == ("digits-rehearsal", 64)
+    assert recipe.pack.target == str(run.folder.rehearsed)
+    assert (role.nodes, role.ranks_per_node, recipe.train.ranks_per_node) == (1, 1, None)
+    assert role.lifetime_s <= 1800
+    assert (recipe.trainer.max_epochs, recipe.trainer.extra["limit_train_batches"]) == (1, 2)
+    assert recipe.data.global_batch_size == 32
+    assert recipe.evaluate is not None
+    assert not recipe.evaluate.min_metrics
+    assert run.request.words[-1] == "--rehearse-only"
+    own = ("~model", "train.command=[ls]", "evaluate=null")
+    with pytest.raises(RecipeError, match="cannot be shortened"):
+        make_run(rehearses=True, overrides=own)
+    assert make_run(overrides=(*own, "train.args=[--short]")).recipe.train.args
+
+
 def test_code_of_an_allowed_folder_may_be_named(headrace_home, tmp_path):
     code = tmp_path / "code"
     code.mkdir()

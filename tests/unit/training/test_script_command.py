@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
+import subprocess
 from collections.abc import Sequence
 
 import click
@@ -144,6 +146,20 @@ def test_a_module_runs_as_by_python_m_in_the_folder_of_the_run():
     assert child.command[-3:] == ("-m", "lab.train", "--epochs=3")
     assert child.env["HEADRACE_WORKING_FOLDER"] == "/nowhere/run/work"
     assert "TF_CONFIG" not in child.env
+
+
+def test_the_copy_of_a_module_comes_before_the_working_folder(tmp_path):
+    """Where the user's own module lies, which may have been edited since."""
+    for name, text in (("copy", "submitted"), ("here", "edited")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "lab.py").write_text(f"import beside; print('{text}')\n")
+    (tmp_path / "here" / "beside.py").touch()
+    node = NodeReady(launch=make_launch(run_folder=str(tmp_path)), dataset="", fingerprint="")
+    train = {"module": "lab", "folder": str(tmp_path / "here")}
+    recipe = make_recipe({"code": [str(tmp_path / "copy")], "train": train})
+    (child,) = rank_children(node, recipe, Role(kind="gang"))
+    env = {**os.environ, **child.env}
+    assert subprocess.check_output(child.command, env=env, text=True) == "submitted\n"
 
 
 def test_tensorflow_finds_all_ranks_as_workers():
