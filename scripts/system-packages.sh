@@ -25,6 +25,12 @@ has_mariadb-server() { [[ -x /usr/sbin/mariadbd ]]; }
 
 has_charliecloud() { command -v ch-run >/dev/null; }
 
+has_apptainer() { command -v apptainer >/dev/null; }
+
+has_skopeo() { command -v skopeo >/dev/null; }
+
+has_docker-registry() { command -v docker-registry >/dev/null; }
+
 has_openmpi-bin() { command -v mpirun >/dev/null; }
 
 has_openssh-server() { [[ -x /usr/sbin/sshd ]]; }
@@ -38,7 +44,7 @@ has_sudo() { command -v sudo >/dev/null; }
 has_iproute2() { command -v ip >/dev/null; }
 
 PACKAGES=(git postgresql chromium shellcheck slurm-wlm slurmdbd munge mariadb-server
-  charliecloud openmpi-bin openssh-server openssh-client iproute2 systemd sudo)
+  charliecloud apptainer skopeo docker-registry openmpi-bin openssh-server openssh-client iproute2 systemd sudo)
 
 missing() {
   local package
@@ -55,6 +61,8 @@ why() { # PACKAGE: what is left out without it
   slurm-wlm | slurmdbd | munge | mariadb-server)
     say "  $1: the tests on a real Slurm are skipped"
     ;;
+  charliecloud | apptainer) say "  $1: its tests on a real Slurm are skipped" ;;
+  skopeo | docker-registry) say "  $1: the test of an image in a registry is skipped" ;;
   openmpi-bin) say "  openmpi-bin: the tests of ranks started by mpirun are skipped" ;;
   openssh-server | openssh-client) say "  $1: the tests of login nodes are skipped" ;;
   iproute2) say "  iproute2: the test of a gang on two hosts is skipped" ;;
@@ -78,7 +86,36 @@ without_services() { # COMMAND...
   return "$code"
 }
 
+# Debian 12 has no Apptainer.
+# shellcheck disable=SC2317
+unpack_apptainer() {
+  apt-get install -y -qq --no-install-recommends patchelf squashfs-tools squashfuse libseccomp2 \
+    libsqlite3-0 && "$(dirname "$0")/real/apptainer.sh"
+}
+
+# shellcheck disable=SC2317 # called by without_services
 apt_install() { # PACKAGE...
+  local package packages=()
+  apt-get update -qq || return
+  for package in "$@"; do
+    if [[ $package == apptainer && -z $(apt-cache madison apptainer) ]]; then
+      unpack_apptainer || return
+    else
+      packages+=("$package")
+    fi
+  done
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}"
+}
+
+install() { # PACKAGE...
+  local packages=("$@")
+  apt-get update -qq
+  if [[ " $* " == *" apptainer "* && -z $(apt-cache madison apptainer) ]]; then
+    unpack_apptainer || return
+    mapfile -t packages < <(printf '%s\n' "$@" | grep -vx apptainer)
+    ((${#packages[@]})) || return 0
+    set -- "${packages[@]}"
+  fi
   apt-get update -qq &&
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"
 }
