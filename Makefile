@@ -23,7 +23,7 @@ QUICK = -m "not nightly and not slow"
 ENGINE = tests/unit tests/contract
 
 .PHONY: help wheel demo test check setup system-packages static lint types imports unit contract satellites dags integration \
-	chaos docs nightly gpu-check real-tensorflow real-nfs real-systemd site reference images mutants slurm-up slurm-down format pins clean
+	chaos docs nightly gpu-check real-cuda-image real-tensorflow real-nfs real-systemd site reference images mutants slurm-up slurm-down format pins clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | \
@@ -110,6 +110,9 @@ site: setup ## Build the documentation as a site, build/site/index.html; every w
 
 reference: setup ## Write the generated pages of docs/reference anew
 	@$(BIN)/python docs/generate.py
+
+real-cuda-image: setup ## An image with CUDA's PyTorch by Apptainer, without Docker Hub (FOLDER=; 15 GB, 20 minutes, root)
+	@exec scripts/real/cuda-image.sh $(FOLDER)
 
 images: setup ## Images of headrace and Airflow (BUILDER=docker|podman|buildah|ch-image|apptainer; 10 minutes)
 	@exec $(BIN)/python deploy/containers/container_images.py build --builder $(BUILDER) deep control $(ARGS)

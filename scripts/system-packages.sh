@@ -20,6 +20,9 @@ gridengine-master | /usr/lib/gridengine/sge_qmaster | the tests on a real Grid E
 gridengine-exec | /usr/lib/gridengine/sge_execd | the tests on a real Grid Engine
 gridengine-client | /usr/lib/gridengine/qsub | the tests on a real Grid Engine
 charliecloud | ch-run | the tests in containers of Charliecloud
+apptainer | apptainer | the tests in containers of Apptainer
+skopeo | skopeo | the test of an image in a registry
+docker-registry | docker-registry | the test of an image in a registry
 openmpi-bin | mpirun | the tests of ranks started by mpirun
 openssh-server | /usr/sbin/sshd | the tests of login nodes
 openssh-client | ssh | the tests of login nodes
@@ -71,8 +74,14 @@ without_services() { # COMMAND...
 }
 
 apt_install() { # PACKAGE...
-  apt-get update -qq &&
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"
+  local packages=" $* "
+  apt-get update -qq || return
+  if [[ $packages == *" apptainer "* && -z $(apt-cache madison apptainer) ]]; then
+    packages="${packages/ apptainer / } patchelf squashfs-tools squashfuse libseccomp2 libsqlite3-0"
+  fi
+  # shellcheck disable=SC2086 # one word a package
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages &&
+    { command -v apptainer || "$(dirname "$0")/real/apptainer.sh"; } # Debian 12 has none
 }
 
 install() { # PACKAGE...

@@ -3,6 +3,7 @@
     container_images.py write
     container_images.py build --builder podman core control
     container_images.py build --builder ch-image --with TORCH_INDEX=URL deep -- --bind /mirror
+    container_images.py build --builder apptainer --base /images/bookworm core
 
 `images.yaml` describes their content; each image is made on the one that it names.
 """
@@ -84,14 +85,35 @@ def chain(name: str) -> tuple[str, ...]:
     return (*chain(below), name) if below else (name,)
 
 
+def on_base(definition: str, base: str) -> str:
+    """Return a definition file of Apptainer that is made on a local image.
+
+    Args:
+        definition: The text of the lowest image's file.
+        base: Path of a Debian, such as `mmdebstrap` makes.
+    """
+    source = f"Bootstrap: docker\nFrom: {description()['source']}\n"
+    if source not in definition:
+        sys.exit("Only the lowest image is made on `--base`")
+    return definition.replace(source, f"Bootstrap: localimage\nFrom: {base}\n")
+
+
 def commands(
-    builder: str, names: Sequence[str], arguments: Sequence[str] = (), options: Sequence[str] = ()
-) -> Iterator[tuple[str, ...]]:
-    """Commands, run in the repository's root, that make images and those that they are made on."""
+    builder: str, names: Sequence[str], arguments: Sequence[str] = (), options: Sequence[str] = (),
+    base: str = "",
+) -> Iterator[tuple[str, ...]]:  # fmt: skip
+    """Commands, run in the repository's root, that make images and those that they are made on.
+
+    With `base`, which is Apptainer's, writes the lowest image's file to this program's folder.
+    """
     for name in dict.fromkeys(each for asked in names for each in chain(asked)):
         given = tuple(f"--build-arg={each}" for each in (*_version(), *arguments))
         if builder == "apptainer":
-            what = (f"headrace-{name}.sif", f"{FOLDER.relative_to(ROOT)}/{name}.def")
+            file = FOLDER / f"{name}.def"
+            if base and name == chain(name)[0]:
+                file = FOLDER / f"on-base-{name}.local"
+                file.write_text(on_base((FOLDER / f"{name}.def").read_text(), base))
+            what = (f"headrace-{name}.sif", str(file.relative_to(ROOT)))
         else:
             file = f"{FOLDER.relative_to(ROOT)}/{name}.Containerfile"
             what = ("--tag", f"headrace-{name}", "--file", file, ".")
@@ -124,6 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     build = ways.add_parser("build", help="make images, and those that they are made on")
     build.add_argument("--builder", choices=tuple(_BUILDERS), required=True)
     build.add_argument("--with", dest="arguments", action="append", default=[], metavar="KEY=VALUE")
+    build.add_argument("--base", default="", help="local image in place of Docker's (apptainer)")
     build.add_argument("names", nargs="+", metavar="IMAGE")
     return parser
 
@@ -136,7 +159,9 @@ def main(words: Sequence[str]) -> None:
         for file, content in files().items():
             file.write_text(content)
         return
-    made = commands(asked.builder, asked.names, asked.arguments, words[end + 1 :])
+    if asked.base and asked.builder != "apptainer":
+        sys.exit("--base is for --builder apptainer")
+    made = commands(asked.builder, asked.names, asked.arguments, words[end + 1 :], asked.base)
     tried = (trial(asked.builder, name) for name in asked.names)
     for command in filter(None, (*made, *tried)):
         sys.stderr.write(f"+ {shlex.join(command)}\n")

@@ -62,24 +62,21 @@ def test_a_bad_node_is_named_with_the_reason(tmp_path: Path, slurm: DevSlurm):
     lease_client.end(folder)
 
 
-IN_CONTAINER = pytest.mark.skipif(bool(container_image.why_not()), reason=container_image.why_not())
-
-
-@IN_CONTAINER
+@pytest.mark.parametrize("runtime", container_image.RUNTIMES)
 def test_workers_run_in_the_container_and_the_host_outside(
-    tmp_path: Path, slurm: DevSlurm, no_leftover_processes: None
+    tmp_path: Path, slurm: DevSlurm, runtime: str, no_leftover_processes: None
 ):
     """pains 38: the control plane is outside, where Slurm's commands are."""
-    role = _gang(container=_container(tmp_path), preflight="full")
+    role = _gang(container=container_image.made(tmp_path, runtime), preflight="full")
     folder = _works_inside(tmp_path, role, timeout_s=1)
     looked = [each.name for report in preflight.reports(folder) for each in report.checks]
     assert looked == ["GPUs", "tiers", "locks", "container", "all-reduce"] * 2
-    _check_that_a_probe_measures_inside(folder)
+    _check_that_a_probe_measures_inside(folder, runtime)
     lease_client.end(folder)
     assert LeaseFiles.read(folder).state(0) is LeaseState.CLOSED
 
 
-def _check_that_a_probe_measures_inside(lease: LeaseFolder) -> None:
+def _check_that_a_probe_measures_inside(lease: LeaseFolder, runtime: str) -> None:
     """On both nodes together, from inside the container; its start from outside."""
     options = {"only": ["network", "container"], "quick": True}
     step = submit_look(lease, nodes=2, kind="probe", options=options)
@@ -87,32 +84,26 @@ def _check_that_a_probe_measures_inside(lease: LeaseFolder) -> None:
     result = mailbox.outcome(step)
     assert result.state is StepState.SUCCEEDED, result.failure
     record = read_record(Path(str(result.outputs["probe"])), ProbeRecord)
-    assert record.container.startswith("charliecloud ")
+    assert record.container.startswith(f"{runtime} ")
     assert [node["name"] for node in record.nodes] == ["node-0", "node-1"]
     found = {each.name: each for each in record.findings.measurements}
     assert found["all-reduce by gloo, 8 B"].settings == "2 ranks"
     for name in ("python -c pass", "import torch"):
-        assert len(found[f"{name}, bare"].values) == len(found[f"{name}, charliecloud"].values) == 3
+        assert len(found[f"{name}, bare"].values) == len(found[f"{name}, {runtime}"].values) == 3
 
 
-@IN_CONTAINER
+@pytest.mark.parametrize("runtime", container_image.RUNTIMES)
 def test_nodes_of_a_pool_run_in_the_container(
-    tmp_path: Path, slurm: DevSlurm, no_leftover_processes: None
+    tmp_path: Path, slurm: DevSlurm, runtime: str, no_leftover_processes: None
 ):
     """pains 38: each looks at the container first, from outside."""
-    role = _gang(nodes=1, container=_container(tmp_path)).model_copy(update={"kind": "pool"})
+    container = container_image.made(tmp_path, runtime)
+    role = _gang(nodes=1, container=container).model_copy(update={"kind": "pool"})
     folder = _works_inside(tmp_path, role, timeout_s=START_TIMEOUT_S)
     (report,) = preflight.reports(folder)
     assert [each.name for each in report.checks] == ["GPUs", "tiers", "locks", "container"]
     lease_client.end(folder)
     assert LeaseFiles.read(folder).state(0) is LeaseState.CLOSED
-
-
-def _container(folder: Path) -> dict[str, Any]:
-    image = container_image.make_image(folder / "image", folder, folder / "cache")
-    if reason := container_image.starts(image):
-        pytest.skip(reason)
-    return container_image.container(image)
 
 
 def _works_inside(site: Path, role: Role, timeout_s: float) -> LeaseFolder:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from urllib.request import urlopen
 
 from distributed import get_worker
 
@@ -128,3 +129,10 @@ def start_pool_of_processes(numbers: list[int]) -> list[int]:
 
 def time_out() -> None:
     raise TimeoutError("mine")
+
+
+def page(address: str) -> bytes:
+    """What a web server answers."""
+    with urlopen(f"http://{address}/", timeout=30) as answer:
+        content: bytes = answer.read()
+    return content

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import PurePath
 
+from headrace.clusters.images import on_site
 from headrace.clusters.lease_records import LeaseSpec
 from headrace.files import tiers
 from headrace.files.layout import LeaseFolder
@@ -19,6 +20,9 @@ from headrace.recipe.unix_accounts import login_name
 
 _ALWAYS_THERE = ("/dev", "/proc", "/sys", "/tmp")
 """Folders of the node that both runtimes show inside."""
+
+_INSIDE = {"HEADRACE_INSIDE": "1"}
+"""Environment variable of processes in a container."""
 
 _RUNTIMES: dict[str, tuple[tuple[str, ...], dict[str, str], tuple[str, ...]]] = {
     "apptainer": (("apptainer", "exec"), {"nvidia": "--nv", "amd": "--rocm"}, ()),
@@ -34,10 +38,12 @@ def in_container(
     """Return a Python command as workers and ranks run it: in the site's container, if any."""
     batch = spec.role.batch
     command = (python_of(batch.container, sys.executable), *arguments)
-    site = str(folder.path.parent.parent)
+    site = folder.path.parent.parent
     sources = filter(os.path.isdir, spec.code_sources)  # other machines may lack them
-    shown = (site, *(str(tiers.folder_of(x)) for x in spec.tiers), *spec.code, *sources)
-    return wrap(batch.container, command, shown, batch.gpus_per_node)
+    tiers_shown = (str(tiers.folder_of(tier)) for tier in spec.tiers)
+    shown = (str(site), *tiers_shown, *spec.code, *sources)
+    container = batch.container and on_site(batch.container, site)
+    return wrap(container, command, shown, batch.gpus_per_node)
 
 
 def environment() -> dict[str, str]:
@@ -58,8 +64,13 @@ def wrap(
     gpus = (options_of_gpus[container.gpus],) if num_gpus and options_of_gpus else ()
     bound = tuple(f"--bind={bind}" for bind in _binds(container, folders))
     image = (*gpus, *bound, *container.options, container.image, *separator)
-    values = tuple(f"{name}={value}" for name, value in container.env.items())
-    return (*program, *image, *(("env", *values) if values else ()), *command)
+    values = tuple(f"{name}={value}" for name, value in (_INSIDE | container.env).items())
+    return (*program, *image, "env", *values, *command)
+
+
+def is_inside() -> bool:
+    """Whether this process runs in the site's container."""
+    return _INSIDE.items() <= os.environ.items()
 
 
 def python_of(container: Container | None, python: str) -> str:

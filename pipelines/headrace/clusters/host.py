@@ -23,6 +23,7 @@ from headrace.clusters.lease_files import write_heartbeat
 from headrace.clusters.lease_records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.clusters.lifetime import TIMED_OUT, LeaseClock, ends_at, why_close
 from headrace.clusters.local import end_marked
+from headrace.clusters.services import Services
 from headrace.clusters.step_drivers import Drivers, publish_steps
 from headrace.errors import HeadraceError, SilentError
 from headrace.files.atomic import (
@@ -140,6 +141,7 @@ class Host:
         self._spec = spec
         # copied before the cluster sets variables for workers
         self._drivers = Drivers(folder, {**os.environ, **secrets_of(folder)})
+        self._services = Services(folder, spec)
         self._ends_s = time.monotonic() + _ends_at(spec) - time.time()
         self._idle_since_s: float | None = None
         self._num_running, self._changed_s = 0, time.monotonic()
@@ -152,14 +154,19 @@ class Host:
             loop.add_signal_handler(sig, self._on_signal, sig)
         beating = asyncio.create_task(keep_heartbeat(self._folder, self._spec))
         self._drivers.warm_up()
-        opening = asyncio.create_task(open_cluster(self._folder, self._spec))
+        opening = asyncio.create_task(self._open())
         try:
             return await self._watch(opening, beating)
         finally:
             why = read_text(self._folder.close) or "its host failed"
             await asyncio.to_thread(self._drivers.end_all, why)
             await _close(opening)
+            await self._services.close()
             beating.cancel()
+
+    async def _open(self) -> OpenCluster:
+        await self._services.start()
+        return await open_cluster(self._folder, self._spec)
 
     def _on_signal(self, sig: signal.Signals) -> None:
         self._signal_name = sig.name
@@ -206,6 +213,7 @@ class Host:
 
     def _check(self, cluster: OpenCluster) -> None:
         try:
+            self._services.check()
             cluster.check()
         except HeadraceError as error:
             self._announce_closing(str(error))

@@ -11,6 +11,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from headrace.batch.job_records import JobView
+from headrace.clusters.images import pull
 from headrace.clusters.lease_files import NEVER_STARTED, LeaseFiles
 from headrace.clusters.lease_records import BadNodes, Ending, LeaseInfo, LeaseSpec, Waiting
 from headrace.clusters.local import end_marked
@@ -46,12 +47,15 @@ def start(
 
     Raises:
         LeaseError: The host did not start.
+        SiteError: The container's image cannot be pulled.
         JobRefusedError: The batch system refuses the job.
         CapacityError: Too many jobs are there already; ask again, the lease waits meanwhile.
         SilentError: The batch system gives no answer; likewise.
     """
     from headrace.clusters import lease_machines  # batch systems take time to import
 
+    for container in spec.role.containers:
+        pull(container, folder.path.parent.parent)
     make_private(folder.path)
     with FileLock(folder.start_lock, mode=0o600):
         if is_there(folder.host) or is_there(folder.closed) or is_there(folder.job):

@@ -10,6 +10,7 @@ from datetime import timedelta
 from pydantic import Field
 
 from headrace.batch.job_records import JobView
+from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role, Site, Tier
@@ -183,6 +184,18 @@ class PoolRecord(PoolJobs):
     def num_here(self) -> int:
         """Nodes that are there, to work and not to leave."""
         return sum(job.stage in ("idle", "busy") for job in self.jobs)
+
+
+class Addresses(Record):
+    """Environment variables of a lease's steps (`services.json`)."""
+
+    variables: dict[str, str] = {}
+
+
+def service_variables(folder: LeaseFolder) -> dict[str, str]:
+    """Return the environment variables with the addresses of a lease's services."""
+    found = read_record(folder.services, Addresses)
+    return {} if found is None else found.variables
 
 
 class Ending(Record):

@@ -29,7 +29,7 @@ from tornado.netutil import bind_sockets
 from tornado.routing import Router
 from tornado.web import Application, RequestHandler
 
-from headrace.clusters.lease_records import LeaseSpec
+from headrace.clusters.lease_records import LeaseSpec, service_variables
 from headrace.clusters.node_marks import NodeLine
 from headrace.errors import LeaseError
 from headrace.files.atomic import write_bytes
@@ -111,11 +111,12 @@ def prepare(folder: LeaseFolder, spec: LeaseSpec) -> None:
 
 
 def worker_options(folder: LeaseFolder, spec: LeaseSpec) -> dict[str, Any]:
-    """Return the options of all workers.
+    """Return the options of all workers; put the addresses of services into the environment.
 
     Modules of the lease's `preload` are loaded before a worker starts. One thread is free for short
     calls while a long one occupies the node.
     """
+    os.environ.update(service_variables(folder))
     return {
         "nthreads": spec.role.threads_per_node + 1,
         "memory_limit": 0,

@@ -94,6 +94,8 @@ class LeaseFolder(Folder):
     """Rewritten by the host every few seconds."""
     notice = Entry("notice")
     """Written on a gang's node if its machines are about to be taken away; holds the reason."""
+    services = Entry("services.json")
+    """Addresses of its services, written by the host; absent without any."""
     at_risk = Entry("at-risk")
     """Written on a gang's node if its machines may be taken away soon; holds the reason."""
     steps = Entry("steps")

@@ -8,6 +8,8 @@ from pydantic import BeforeValidator, Field
 
 from headrace.recipe.base import Bytes, Name, Parallel, Problems, Seconds, Settings, Texts, Times
 
+_REGISTRIES = ("docker://", "oras://", "library://")
+
 
 class Container(Settings):
     """The container that workers and ranks run in; host, driver and scheduler stay outside."""
@@ -15,7 +17,8 @@ class Container(Settings):
     runtime: Literal["none", "apptainer", "charliecloud"] = "none"
     """Program that starts it, on PATH of the nodes; `none` switches it off."""
     image: str
-    """Image file or folder, visible to all nodes."""
+    """Image file or folder, visible to all nodes; for Apptainer also `docker://`, `oras://` or
+    `library://`, pulled once into the site's folder."""
     python: str = "python3"
     """Python in the image, with the same headrace and Dask as outside."""
     binds: Texts = ()
@@ -26,6 +29,41 @@ class Container(Settings):
     """Further options of the program that starts it."""
     gpus: Literal["nvidia", "amd"] = "nvidia"
     """Whose accelerators Apptainer shows inside when the role has some (`--nv`, `--rocm`)."""
+
+    @property
+    def is_pulled(self) -> bool:
+        """Whether the image is in a registry."""
+        return self.runtime == "apptainer" and "://" in self.image
+
+    def problems(self) -> Problems:
+        """Yield why the image cannot be used."""
+        scheme, found, _ = self.image.partition("://")
+        if found and self.runtime == "charliecloud":
+            yield ("Charliecloud runs folders only; make one by `ch-image pull` and `ch-convert`, "
+                   "and name it in `image`")  # fmt: skip
+        elif found and f"{scheme}://" not in _REGISTRIES:
+            yield f"`image` begins with '{scheme}://'. Valid: {', '.join(_REGISTRIES)}, or a path"
+
+
+class Service(Settings):
+    """A program beside the lease's host, as a database: on a gang's first node, from start to end.
+
+    Steps find its address, `HOST:PORT`, in `HEADRACE_SERVICE_<NAME>`.
+    """
+
+    command: Annotated[tuple[str, ...], Field(min_length=1, max_length=1000)]
+    """Program and arguments, without a shell; `{host}` and `{port}` stand for its address."""
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """TCP port that it listens on; null for a free one, which `command` names by `{port}`."""
+    container: Container | None = None
+    """Container that it runs in; null for none."""
+    start_timeout: Annotated[Seconds, Field(gt=0, le=3600)] = 60.0
+    """The lease fails if the port accepts no connection after this time."""
+
+    def problems(self) -> Problems:
+        """Yield that its port is unknown to it."""
+        if self.port is None and not any("{port}" in word for word in self.command):
+            yield "`command` lacks `{port}`; write that, or the service's `port`"
 
 
 class Login(Settings):

@@ -22,7 +22,7 @@ from headrace.recipe.base import (
     Settings,
     Texts,
 )
-from headrace.recipe.batch import Batch
+from headrace.recipe.batch import Batch, Container, Service
 
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 Secrets = Annotated[
@@ -123,6 +123,8 @@ class Role(Settings):
     """One Open MPI `mpirun` or Slurm `srun` starts all ranks; null: each node its own."""
     launcher_options: Texts = ()
     """Further options of the launcher, such as `--mpi=pmix`."""
+    services: Annotated[dict[Name, Service], Field(max_length=20)] = {}
+    """Services that its leases start for their steps, by name."""
 
     def model_post_init(self, _: object) -> None:
         """Read the options of its backend by the model of these."""
@@ -152,9 +154,8 @@ class Role(Settings):
             yield "`batch.submit_as` needs `host: job`, since hosts run users' code"
         if self.launcher_options and self.launcher is None:
             yield "`launcher_options` are for a `launcher`; name it, or leave them out"
-        container = self.batch.container
-        if self.launcher is not None and container is not None and container.runtime != "none":
-            yield f"'{self.launcher}' starts no ranks in a container; leave out one"
+        if self.services and (self.kind, self.host) == ("pool", "control") and not self.is_here:
+            yield "`services` run beside the host; write `host: job`, or `kind: gang`"
         is_auto = isinstance(self.lifetime, str)
         if is_auto and self.shares_machines:
             yield f"backend '{self.backend}' has no queue; write `lifetime` as a time"
@@ -185,6 +186,12 @@ class Role(Settings):
             yield f"backend '{name}' gives {kind}s only; write `kind: {kind}`"
         if self.launcher is not None and self.launcher not in backend.launchers:
             yield f"launcher '{self.launcher}' needs backend 'slurm', not '{name}'"
+
+    @property
+    def containers(self) -> tuple[Container, ...]:
+        """Containers of its ranks and services."""
+        found = (self.batch.container, *(each.container for each in self.services.values()))
+        return tuple(each for each in found if each is not None and each.runtime != "none")
 
     @property
     def own_options(self) -> Any:

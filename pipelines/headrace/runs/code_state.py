@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from headrace.record import Record
 
 if TYPE_CHECKING:
+    from headrace.recipe.batch import Container
     from headrace.recipe.recipe import Recipe
     from headrace.recipe.site import Site
 
@@ -155,11 +156,10 @@ def git_output(
     return done.stdout if done.returncode == 0 else None
 
 
-def images_of(recipe: Recipe, site: Site) -> list[str]:
-    """Return the images of a run's containers."""
+def containers_of(recipe: Recipe, site: Site) -> list[Container]:
+    """Return the containers of a run."""
     roles = (site.roles.get(name) for name in (recipe.packing_role, recipe.train.role))
-    containers = (role.batch.container for role in roles if role is not None)
-    return [each.image for each in containers if each is not None and each.runtime != "none"]
+    return [each for role in roles if role is not None for each in role.containers]
 
 
 def digests(images: Iterable[str]) -> dict[str, str]:

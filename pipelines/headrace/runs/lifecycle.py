@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from headrace.clusters.images import pull
 from headrace.errors import SiteError, StepError
 from headrace.files.atomic import write_json, write_record
 from headrace.files.layout import RunFolder, SiteFolder
@@ -28,7 +29,7 @@ from headrace.recipe.teams import check_user
 from headrace.recipe.unix_accounts import other_account
 from headrace.runs.audit import START, Actor, check_access, note, noting_refusals
 from headrace.runs.code_snapshot import with_snapshot
-from headrace.runs.code_state import images_of
+from headrace.runs.code_state import containers_of
 from headrace.runs.planned_steps import KINDS
 from headrace.runs.provenance import write_provenance
 from headrace.runs.resolve import check_evaluated, of_run, resolve
@@ -53,7 +54,8 @@ def create_run(request: RunRequest) -> Run:
 
     Raises:
         RecipeError: The recipe or an override cannot be used.
-        SiteError: The site cannot be used, or its folder cannot be written.
+        SiteError: The site cannot be used, its folder cannot be written, or an image cannot be
+            pulled.
         AccessError: The site is not for who asks.
         UserError: The recipe does not fit the site, see `resolve`.
     """
@@ -169,7 +171,8 @@ def _write_folder(run: Run, loaded: Recipe, source: Mapping[str, Any]) -> Run:
         if source:
             write_json(run.folder.source, to_json(source))
         request = run.request
-        images = images_of(run.recipe, run.site)
+        containers = containers_of(run.recipe, run.site)
+        images = [pull(each, run.site_folder.path) for each in containers]
         write_provenance(run.folder, request.recipe, loaded, request.user, images)
     except OSError as error:
         raise SiteError(

@@ -41,7 +41,7 @@ from headrace.training.launch_records import (
     TrainingOutcome,
     TrainingProgress,
 )
-from headrace.training.mpi import run_together
+from headrace.training.mpi import launching, run_together
 from headrace.training.own_gpus import own_gpus
 from headrace.training.rank_failures import PortTakenError, verdict
 from headrace.training.restarts import Restarts
@@ -129,12 +129,15 @@ class Gang:
                 logs.look()
             self._follow(read_record(folder.progress, TrainingProgress))
 
-        try:
-            outcomes = self._fleet.on_nodes(
-                run_node, [(launch,) for launch in launches], nodes, check=check
-            )
-        finally:
-            write_text(folder.stop, "the launch is over")
+        with launching(launches[0], role, self._context.lease_folder) as failures:
+            try:
+                outcomes = self._fleet.on_nodes(
+                    run_node, [(launch,) for launch in launches], nodes, check=check
+                )
+            finally:
+                write_text(folder.stop, "the launch is over")
+            silent = {"failures": (*outcomes[0].failures, *failures())}
+            outcomes[0] = outcomes[0].model_copy(update=silent)
         if logs is not None:
             logs.look(at_end=True)
         if (last := read_record(folder.progress, TrainingProgress)) is not None:
@@ -253,7 +256,7 @@ def run_node(launch: NodeLaunch) -> NodeOutcome:
 
 def _run_ranks(node: NodeReady, recipe: Recipe, role: Role) -> NodeOutcome:
     if role.launcher is not None:
-        return run_together(node, role)
+        return run_together(node.launch)
     start = start_program if recipe.train.is_script else start_forked
     with own_gpus(node.launch, recipe, role) as role:
         children = rank_children(node, recipe, role)

@@ -22,6 +22,7 @@ from headrace.steps.networks import network_environment
 from headrace.training.launch_records import NodeLaunch, NodeReady
 from headrace.training.script_command import script_command, tensorflow_config
 
+_PASSED = ("PYTHONPATH", "USER")
 _NO_QUEUE = "^slurm,tm,lsf,gridengine"
 
 
@@ -130,15 +131,14 @@ def script_environment(node: NodeReady, recipe: Recipe) -> dict[str, str]:
 
 
 def launcher_command(
-    nodes: Sequence[NodeReady], role: Role, variables: Iterable[str]
+    nodes: Sequence[NodeReady], role: Role, variables: Iterable[str], rank: Sequence[str]
 ) -> tuple[str, ...]:
-    """The command that starts all ranks of all nodes, to be run on the first of them.
+    """The command that starts the command `rank` for all ranks of all nodes, from the first node.
 
-    `variables` are names of its environment variables: ranks on other nodes get those of headrace
-    and the module path.
+    `variables` are names of its environment variables: ranks on other nodes get those of headrace,
+    the module path and the user's name.
     """
     command = _COMMANDS[str(role.launcher)](nodes, role, sorted(variables))
-    rank = python_module("headrace.training.mpi", str(nodes[0].launch.folder.path))
     return (*command, *role.launcher_options, *rank)
 
 
@@ -146,7 +146,7 @@ def _mpirun(nodes: Sequence[NodeReady], role: Role, variables: Sequence[str]) ->
     # https://www.open-mpi.org/doc/v4.1/man1/mpirun.1.php
     launch = nodes[0].launch
     hosts = ",".join(f"{node.launch.host}:{launch.ranks_per_node}" for node in nodes)
-    passed = [name for name in variables if name == "PYTHONPATH" or name.startswith("HEADRACE")]
+    passed = [name for name in variables if name in _PASSED or name.startswith("HEADRACE")]
     return (
         "mpirun", "-np", str(launch.world_size), "--host", hosts, "--map-by", "slot",
         "--bind-to", "none",

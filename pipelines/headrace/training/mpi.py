@@ -1,7 +1,8 @@
-"""All ranks of all nodes started by one mpirun or srun on the first node.
+"""All ranks of all nodes started by one mpirun or srun, which the driver runs.
 
-For each rank the launcher starts `python -m headrace.training.mpi LAUNCH`, which runs and watches
-the rank and writes its outcome to a file.
+It is outside of containers, where these programs are. For each rank the launcher starts
+`python -m headrace.training.mpi LAUNCH`, in the site's container if there is one, which runs and
+watches the rank and writes its outcome to a file.
 """
 
 from __future__ import annotations
@@ -10,9 +11,15 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
-from headrace.errors import SiteError, StepCancelledError, StepError
+from headrace.clusters import lease_client
+from headrace.clusters.containers import environment, in_container, is_inside
+from headrace.clusters.lease_records import service_variables
+from headrace.errors import SiteError, StepError
 from headrace.files.atomic import is_there, read_record, write_record, write_text
 from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
 from headrace.processes.children import GRACE_S, Child, ChildGroup
@@ -37,21 +44,36 @@ _PATIENCE_S = 3 * GRACE_S
 """Ranks that are to end have this time, before their launcher is ended."""
 
 
-def run_together(node: NodeReady, role: Role) -> NodeOutcome:
-    """Run the ranks of this node as part of one launch of all; see `run_node`.
-
-    The first node starts the launcher when all nodes have their data; the others wait for its end.
-    """
-    launch = node.launch
+def run_together(launch: NodeLaunch) -> NodeOutcome:
+    """Wait for the end of the launcher of all ranks; return how those of this node ended."""
     watch = _LauncherWatch(launch)
-    if launch.node_index > 0:
-        while not is_there(launch.folder.launched) and watch.keep_on():
-            time.sleep(_LOOK_S)
-        return _outcome(launch)
-    try:
-        return _outcome(launch, _launch(node, role, watch))
-    finally:
-        write_text(launch.folder.launched, "the launcher of all ranks has ended\n")
+    while not is_there(launch.folder.launched) and watch.keep_on():
+        time.sleep(_LOOK_S)
+    written = (read_record(launch.folder.outcome(rank), NodeOutcome) for rank in launch.ranks)
+    known = [outcome for outcome in written if outcome is not None]
+    return NodeOutcome(
+        node=launch.node_name,
+        stopped=any(outcome.stopped for outcome in known) or is_over(launch),
+        failures=tuple(failure for outcome in known for failure in outcome.failures),
+        beats={rank: count for outcome in known for rank, count in outcome.beats.items()},
+    )
+
+
+@contextmanager
+def launching(
+    launch: NodeLaunch, role: Role, lease: LeaseFolder
+) -> Iterator[Callable[[], tuple[RankFailure, ...]]]:
+    """Run the role's launcher, if it has one, when all nodes are ready; `launch` is the first's.
+
+    Yields:
+        A function that waits for its end and returns the failure of a rank without an outcome.
+    """
+    if role.launcher is None:
+        yield tuple
+        return
+    # a thread of its own, as the kernel ends the launcher with the thread that started it
+    with ThreadPoolExecutor(1, "headrace-launcher") as pool:
+        yield pool.submit(_launch, launch, role, lease).result
 
 
 class _LauncherWatch:
@@ -69,20 +91,34 @@ class _LauncherWatch:
         return self._over_since is None or now - self._over_since < _PATIENCE_S
 
 
-def _launch(node: NodeReady, role: Role, watch: _LauncherWatch) -> RankFailure:
-    """Return the failure of a rank without an outcome, after the launcher's end."""
-    launch, name = node.launch, str(role.launcher)
-    if shutil.which(name) is None:
-        raise SiteError(
-            f"There is no program '{name}' on {launch.node_name}",
-            "Put it on PATH in the role's prologue, or leave out the role's `launcher`.",
-        )
-    command = launcher_command(_all_ready(launch, watch), role, os.environ)
+def _launch(launch: NodeLaunch, role: Role, lease: LeaseFolder) -> tuple[RankFailure, ...]:
+    name = str(role.launcher)
+    try:
+        if shutil.which(name) is None:
+            raise SiteError(
+                f"There is no program '{name}' on {launch.node_name}",
+                "Put it on PATH in the role's prologue, or leave out the role's `launcher`.",
+            )
+        nodes = _all_ready(launch)
+        return _run_launcher(nodes, role, lease) if nodes else ()
+    finally:
+        write_text(launch.folder.launched, "the launcher of all ranks has ended\n")
+
+
+def _run_launcher(
+    nodes: Sequence[NodeReady], role: Role, lease: LeaseFolder
+) -> tuple[RankFailure, ...]:
+    launch, name, watch = nodes[0].launch, str(role.launcher), _LauncherWatch(nodes[0].launch)
+    rank = python_module("headrace.training.mpi", str(launch.folder.path))
+    if role.batch.container is not None and not is_inside():
+        rank = in_container(lease, lease_client.spec(lease), ("-u", "-m", *rank[-2:]))
+    env = {**environment(), **role.env}
+    command = launcher_command(nodes, role, env, rank)
     child = Child(
         name=name,
         command=python_module("headrace.processes", "--", *command),
         log=StepFolder(Path(launch.step_folder)).logs / f"{name}.log",
-        env=role.env,
+        env=env,
     )
     placed = [launch.folder.placed(rank) for rank in range(launch.world_size)]
     deadline = time.monotonic() + START_S
@@ -90,42 +126,29 @@ def _launch(node: NodeReady, role: Role, watch: _LauncherWatch) -> RankFailure:
         (end,) = group.supervise(
             lambda: watch.keep_on() and (time.monotonic() < deadline or all(map(is_there, placed)))
         )
-    return RankFailure(
-        rank=0,
+    silent = [r for r in range(launch.world_size) if not is_there(launch.folder.outcome(r))]
+    if not silent or is_over(launch):
+        return ()
+    failure = RankFailure(
+        rank=silent[0],
         node=launch.node_name,
         kind=FailureKind.CRASHED,
         what=f"{name} ended with {end.cause} and left no word of this rank",
         hint=f"See {child.log}:\n{end.last_words}",
         at=end.at,
     )
+    return (failure,)
 
 
-def _all_ready(launch: NodeLaunch, watch: _LauncherWatch) -> list[NodeReady]:
-    while True:
+def _all_ready(launch: NodeLaunch) -> list[NodeReady]:
+    """Wait for the data of all nodes; return none if the launch is over before."""
+    while not is_over(launch):
         found = [read_record(launch.folder.ready(at), NodeReady) for at in range(launch.num_nodes)]
         nodes = [node for node in found if node is not None]
         if len(nodes) == launch.num_nodes:
             return nodes
-        if is_over(launch):
-            raise StepCancelledError("The ranks were to end before they were started")
         time.sleep(_LOOK_S)
-
-
-def _outcome(launch: NodeLaunch, of_silent: RankFailure | None = None) -> NodeOutcome:
-    """How the ranks of this node ended; the first node answers for those that left no word."""
-    written = (read_record(launch.folder.outcome(rank), NodeOutcome) for rank in launch.ranks)
-    known = [outcome for outcome in written if outcome is not None]
-    failures = [failure for outcome in known for failure in outcome.failures]
-    was_over = any(outcome.stopped for outcome in known) or is_over(launch)
-    if of_silent is not None and not was_over:
-        silent = [r for r in range(launch.world_size) if not is_there(launch.folder.outcome(r))]
-        failures += [of_silent.model_copy(update={"rank": rank}) for rank in silent[:1]]
-    return NodeOutcome(
-        node=launch.node_name,
-        stopped=was_over,
-        failures=tuple(failures),
-        beats={rank: count for outcome in known for rank, count in outcome.beats.items()},
-    )
+    return []
 
 
 def _run_placed(folder: LaunchFolder, place: LaunchedRank) -> None:
@@ -136,7 +159,8 @@ def _run_placed(folder: LaunchFolder, place: LaunchedRank) -> None:
     recipe, site = resolved(RunFolder(Path(launch.run_folder)))
     role = site.roles[recipe.train.role]
     # launchers pass on few variables, and these to no other node
-    os.environ.update(secrets_of(LeaseFolder(Path(launch.step_folder).parents[1])))
+    lease = LeaseFolder(Path(launch.step_folder).parents[1])
+    os.environ.update(secrets_of(lease) | service_variables(lease))
     children = rank_children(node, recipe, role)
     child = children[place.rank - launch.ranks.start]
     write_text(folder.placed(place.rank), f"{os.getpid()}\n")

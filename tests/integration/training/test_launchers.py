@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -10,16 +11,17 @@ from typing import Any
 import pytest
 
 from headrace.clusters import lease_client
-from headrace.clusters.fleet import Fleet
 from headrace.errors import SiteError
-from headrace.files.manifest_file import read_manifest
 from headrace.recipe.site import Role
+from headrace.steps import mailbox
 from headrace.steps.context import StepContext
 from headrace.training.launch_records import LaunchFolder
-from headrace.training.train_step import train
+from support import container_image
+from support.factories import step_spec
 from support.leases import opened
 from support.slurm_dev import DevSlurm
-from support.training import blob_step, events_of, failure, train_here
+from support.training import blob_step, failure, train_here
+from support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow]
 
@@ -77,24 +79,33 @@ def test_a_launcher_that_is_not_there_is_named(dataset, tmp_path, monkeypatch):
     assert error.what == "There is no program 'mpirun' on node-0"
 
 
+@pytest.mark.parametrize("runtime", [None, *container_image.RUNTIMES])
 def test_ranks_of_srun_and_mpirun_end_like_those_of_the_default_launcher_though_one_was_killed(
-    dataset, weights, tmp_path, slurm: DevSlurm, mpirun, no_leftover_processes
+    dataset, weights, tmp_path, slurm: DevSlurm, mpirun, runtime, no_leftover_processes
 ):
     """In a Slurm job, on both nodes of a gang. The death of a rank ends those of all nodes, is told
-    of that rank, and leaves no trace in the weights.
+    of that rank, and leaves no trace in the weights. In a container, only ranks are inside.
     """
-    folder = opened(tmp_path / "site", Role(**_GANG, launcher="srun"))
+    batch = dict(_GANG["batch"])
+    if runtime is not None:
+        batch["container"] = container_image.made(tmp_path, runtime)
+    gang = {**_GANG, "batch": batch}
+    lease = opened(tmp_path, Role(**gang, launcher="srun"))
     try:
-        with Fleet.open(folder) as fleet:
-            for launcher, dies in (("srun", []), ("mpirun", [[1, 17]])):
-                role = Role(**_GANG, launcher=launcher)
-                context = start(tmp_path / launcher, role=role, dies=dies)
-                outputs = train(context, fleet, str(dataset), read_manifest(dataset))
-                assert outputs["weights_xxh3"] == weights
+        for launcher, dies in (("srun", []), ("mpirun", [] if runtime else [[1, 17]])):
+            run = start(tmp_path / launcher, role=Role(**gang, launcher=launcher), dies=dies)
+            asked = step_spec(run.run_folder, "train", inputs={"dataset": str(dataset)})
+            step = mailbox.submit(lease, asked.model_copy(update={"key": launcher}))
+            result = wait_until(lambda step=step: mailbox.outcome(step), 120, launcher)
+            assert result.outputs.get("weights_xxh3") == weights, result
     finally:
-        lease_client.end(folder)
-    (restart,) = events_of(context, "restart")
-    assert restart["why"] == "Rank 1 on node-1: ended by signal SIGKILL"
-    last_launch = LaunchFolder(max(context.folder.parts.glob("launch-*")))
+        lease_client.end(lease)
+    restarts = [
+        event["why"]
+        for event in map(json.loads, step.events.read_text().splitlines())
+        if event["event"] == "restart"
+    ]
+    assert restarts == ([] if runtime else ["Rank 1 on node-1: ended by signal SIGKILL"])
+    last_launch = LaunchFolder(max(step.parts.glob("launch-*")))
     assert all(last_launch.placed(rank).exists() for rank in range(2))
-    assert (context.folder.logs / "mpirun.log").exists()
+    assert (step.logs / "mpirun.log").exists()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from headrace.clusters import worker
 from headrace.clusters.containers import python_of, wrap
@@ -29,23 +30,25 @@ COMMAND = ("python3", "-m", "x")
         (
             {"runtime": "apptainer"},
             2,
-            "apptainer exec --nv --bind=/shared --bind=/local/me img env A=1 python3 -m x",
+            "apptainer exec --nv --bind=/shared --bind=/local/me img "
+            "env HEADRACE_INSIDE=1 A=1 python3 -m x",
         ),
         (
             {"runtime": "apptainer", "gpus": "amd", "options": ("--cleanenv",), "env": {}},
             1,
-            "apptainer exec --rocm --bind=/shared --bind=/local/me --cleanenv img python3 -m x",
+            "apptainer exec --rocm --bind=/shared --bind=/local/me --cleanenv img "
+            "env HEADRACE_INSIDE=1 python3 -m x",
         ),
         (
             {"runtime": "apptainer", "binds": ("/opt", "/nvme:/local/me")},
             0,
-            "apptainer exec --bind=/opt --bind=/nvme:/local/me --bind=/shared img env A=1 "
-            "python3 -m x",
+            "apptainer exec --bind=/opt --bind=/nvme:/local/me --bind=/shared img "
+            "env HEADRACE_INSIDE=1 A=1 python3 -m x",
         ),
         (
             {"runtime": "charliecloud"},
             2,
-            "ch-run --bind=/shared --bind=/local/me img -- env A=1 python3 -m x",
+            "ch-run --bind=/shared --bind=/local/me img -- env HEADRACE_INSIDE=1 A=1 python3 -m x",
         ),
     ],
 )
@@ -54,6 +57,18 @@ def test_commands(container: dict[str, Any], num_gpus: int, expected: str):
     asked = Container(**{"image": "img", "env": {"A": "1"}, **container})
     folders = ("/shared", "/local/me", "/dev/shm/me")
     assert " ".join(wrap(asked, COMMAND, folders, num_gpus)) == expected
+
+
+@pytest.mark.parametrize(
+    ("runtime", "image", "message"),
+    [
+        ("charliecloud", "docker://a/b", "Charliecloud runs folders only"),
+        ("apptainer", "shub://a/b", "Valid: docker://, oras://, library://, or a path"),
+    ],
+)
+def test_an_image_that_cannot_be_pulled_is_refused(runtime: str, image: str, message: str):
+    with pytest.raises(ValidationError, match=message):
+        Container.model_validate({"runtime": runtime, "image": image})
 
 
 def test_no_container_changes_nothing():

@@ -129,7 +129,7 @@ ENVIRONMENT = ["HOME", "HEADRACE_LEASE", "PYTHONPATH"]
 
 def test_the_command_of_mpirun():
     role = Role(launcher="mpirun", launcher_options=("--tag-output",))
-    assert launcher_command(NODES, role, ENVIRONMENT) == (
+    assert launcher_command(NODES, role, ENVIRONMENT, (*_RANK, _FOLDER)) == (
         "mpirun", "-np", "4", "--host", "10.0.0.1:2,10.0.0.2:2", "--map-by", "slot",
         "--bind-to", "none", "--mca", "ras", "^slurm,tm,lsf,gridengine",
         "--mca", "plm", "^slurm,tm,lsf,gridengine", "-x", "HEADRACE_LEASE", "-x", "PYTHONPATH",
@@ -142,7 +142,7 @@ def test_the_command_of_srun():
         backend="slurm", kind="gang", nodes=2, threads_per_rank=3, launcher="srun",
         launcher_options=("--mpi=pmix",),
     )  # fmt: skip
-    assert launcher_command(NODES, role, ENVIRONMENT) == (
+    assert launcher_command(NODES, role, ENVIRONMENT, (*_RANK, _FOLDER)) == (
         "srun", "--overlap", "--nodes=2", "--nodelist=n0,n1", "--ntasks=4",
         "--ntasks-per-node=2", "--cpus-per-task=3", "--distribution=block", "--cpu-bind=none",
         "--kill-on-bad-exit=1", "--export=ALL", "--mpi=pmix", *_RANK, _FOLDER,
@@ -154,13 +154,6 @@ def test_the_command_of_srun():
     [
         ({"launcher": "srun"}, "launcher 'srun' needs backend 'slurm'"),
         ({"launcher_options": ("-v",)}, "`launcher_options` are for a `launcher`"),
-        (
-            {
-                "backend": "slurm", "kind": "gang", "launcher": "srun",
-                "batch": {"container": {"runtime": "apptainer", "image": "/i.sif"}},
-            },
-            "'srun' starts no ranks in a container",
-        ),
     ],
 )  # fmt: skip
 def test_a_role_whose_launcher_cannot_work_is_refused(options, words):
