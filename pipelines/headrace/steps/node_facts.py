@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.clusters.node_calls import Node, NodeCalls
 
 _PACKAGES = ("headrace", "dask", "distributed", "torch", "lightning", "h5py", "numpy")
-_MODELS = ("model name", "cpu\t")
+_MODELS = ("model name", "cpu\t", "CPU part")
 _VARIABLES = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID")
 
 
