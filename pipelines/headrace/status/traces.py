@@ -12,7 +12,7 @@ from headrace.record import Record
 _OPENED_BY = {
     "*trace*.json": "https://ui.perfetto.dev opens {}",
     "*trace*.json.gz": "https://ui.perfetto.dev opens {}",
-    "*.lprof": "python -m line_profiler -rtmz {}",
+    "*.lprof": "python -m line_profiler -tmz {}",
     "*.prof": "python -m pstats {}",
     "*.pstats": "python -m pstats {}",
     "*.nsys-rep": "nsys-ui {}",
