@@ -81,6 +81,9 @@ gpu-check: ## Whether all that needs a GPU works on this one: a table, and build
 		{ $(MAKE) --no-print-directory setup && python=$(BIN)/python; } || exit; \
 	exec $$python -m headrace_bench gpu --output build/gpu-check.json $(ARGS)
 
+real-power: setup ## The digits on an emulated POWER (ARGS='--arch arm64'); as root, a root of 2 GB, minutes
+	@exec scripts/real/power.sh $(ARGS)
+
 mutants: setup ## Which random changes of the code no test notices (ARGS='--number 300 --seed 1'; hours)
 	@exec $(BIN)/python scripts/mutants.py $(ARGS)
 

@@ -35,10 +35,14 @@ has_systemd() { command -v systemd-analyze >/dev/null; }
 
 has_sudo() { command -v sudo >/dev/null; }
 
+has_g++() { command -v c++ >/dev/null; }
+
+has_ninja-build() { command -v ninja >/dev/null; }
+
 has_iproute2() { command -v ip >/dev/null; }
 
 PACKAGES=(git postgresql chromium shellcheck slurm-wlm slurmdbd munge mariadb-server
-  charliecloud openmpi-bin openssh-server openssh-client iproute2 systemd sudo)
+  charliecloud openmpi-bin openssh-server openssh-client iproute2 systemd sudo g++ ninja-build)
 
 missing() {
   local package
@@ -58,6 +62,7 @@ why() { # PACKAGE: what is left out without it
   openmpi-bin) say "  openmpi-bin: the tests of ranks started by mpirun are skipped" ;;
   openssh-server | openssh-client) say "  $1: the tests of login nodes are skipped" ;;
   iproute2) say "  iproute2: the test of a gang on two hosts is skipped" ;;
+  g++ | ninja-build) say "  $1: the test of a recipe that compiles its own code is skipped" ;;
   sudo) say "  sudo: the tests of several users on one Slurm are skipped" ;;
   systemd) say "  systemd: the unit of deploy/systemd is not checked" ;;
   shellcheck) say "  shellcheck: the shell scripts are not linted" ;;

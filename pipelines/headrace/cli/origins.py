@@ -30,7 +30,7 @@ def diff(
 ) -> None:
     """Show the differences between two runs or trials.
 
-    Recipe, code, images, packages, data and metrics are compared. A trial of a suite is identified
+    Recipe, code, images, packages, machines, data and metrics are compared. A trial of a suite is identified
     by its number, as in SUITE:7.
 
     Examples:

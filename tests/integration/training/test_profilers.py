@@ -11,7 +11,16 @@ import pytest
 from line_profiler.line_profiler import load_stats
 
 from headrace.status.traces import traces_of
-from support.training import CODE, blob_recipe, make_context, make_recipe, make_site, train_here
+from headrace.training.function import call_function
+from support.training import (
+    CODE,
+    ThisProcessFleet,
+    blob_recipe,
+    make_context,
+    make_recipe,
+    make_site,
+    train_here,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +43,10 @@ def test_profiles_of_lines_are_in_the_folder_of_the_run(
         content = blob_recipe(tmp_path / "notes", {"_target_": "profiled.ProfiledModel"}, **content)
     site = make_site(tmp_path, ranks=2, allowed_code=[str(CODE)])
     context = make_context(tmp_path, make_recipe(SMALL | content), site)
-    train_here(context, dataset)
+    if kind == "function":
+        call_function(context, ThisProcessFleet(), str(dataset))
+    else:
+        train_here(context, dataset)
     found = [each for each in traces_of(context.run_folder) if each.path.endswith(".lprof")]
     ranks = range(1 if kind == "function" else 2)
     assert [Path(each.path).name for each in found] == [f"lines-of-rank-{n}.lprof" for n in ranks]
