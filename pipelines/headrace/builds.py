@@ -21,10 +21,7 @@ _HARDWARE = (
 
 
 def build_environment() -> dict[str, str]:
-    """Return the folders of PyTorch's and Numba's builds on this node, by variables not set yet.
-
-    They are in the account's cache, below the node's type.
-    """
+    """Return the folders of builds for this type of node, by variables that are not set yet."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "headrace" / "builds" / node_type()
     folders = {"TORCH_EXTENSIONS_DIR": folder / "torch", "NUMBA_CACHE_DIR": folder / "numba"}
@@ -32,24 +29,24 @@ def build_environment() -> dict[str, str]:
 
 
 def node_type(proc: Path = Path("/proc")) -> str:
-    """Return a name of what a build depends on: processors, GPUs, Python, PyTorch, compiler."""
+    """Return a name of what builds depend on: hardware, Python, PyTorch, libc, compilers."""
     files = (proc / "cpuinfo", *proc.glob("driver/nvidia/gpus/*/information"))
-    lines = {line for file in files for line in file.read_text().splitlines()
-             if line.startswith(_HARDWARE)}  # fmt: skip
-    packages = [each.version for each in metadata.distributions(name="torch")]
-    programs = (shutil.which(each) for each in (os.environ.get("CXX", "c++"), "nvcc"))
-    compilers = [each and os.path.realpath(each) for each in programs]
-    facts = (sorted(lines), sys.prefix, sys.version, packages, platform.libc_ver(), compilers)
+    lines = {line for file in files for line in file.read_text().splitlines()}
+    hardware = sorted(line for line in lines if line.startswith(_HARDWARE))
+    torch = [each.version for each in metadata.distributions(name="torch")]
+    programs = [shutil.which(each) for each in (os.environ.get("CXX", "c++"), "nvcc")]
+    compilers = [os.path.realpath(each) for each in programs if each]
+    facts = (hardware, sys.prefix, sys.version, torch, platform.libc_ver(), compilers)
     digest = hashlib.blake2b(repr(facts).encode(), digest_size=6).hexdigest()
     return f"{platform.machine()}-{digest}"
 
 
 @contextmanager
 def one_build() -> Iterator[None]:
-    """Build or load extensions while no other process of this node type does; else wait for it.
+    """Build or load extensions; other processes on nodes of this type wait meanwhile.
 
-    The lock ends with its process. That of `torch.utils.cpp_extension` is a file that a killed
-    build leaves, for which each later build would wait forever: it is removed.
+    The lock ends with its process. The file by which PyTorch locks a build outlives a killed one,
+    and all later builds would wait for it: it is removed.
     """
     os.environ.update(build_environment())
     folder = Path(os.environ["TORCH_EXTENSIONS_DIR"])

@@ -178,9 +178,9 @@ def _places(found: Probed, prefix: str = "") -> Iterator[Table]:
                 ", ".join(
                     f"{name} {version}"
                     for name, version in (
-                        {"python": each["python"], **each["packages"]}
-                        | machines.get(each["name"], {})
-                    ).items()
+                        *{"python": each["python"], **each["packages"]}.items(),
+                        *machines.get(each["name"], {}).items(),
+                    )
                 ),
             )
             for each in found.record.nodes

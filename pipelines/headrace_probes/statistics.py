@@ -203,9 +203,7 @@ def probed(run_id: str) -> Probed:
 def side_by_side(before: Probed, after: Probed) -> Comparison:
     """Compare two probes, figure by figure."""
     differences, alone = compared(before.rows, after.rows)
-    machines = changes(
-        *(of_all(each.record.findings.machines.values()) for each in (before, after))
-    )
+    old, new = (of_all(each.record.findings.machines.values()) for each in (before, after))
     return Comparison(
-        before=before, after=after, differences=differences, alone=alone, machines=machines
+        before=before, after=after, differences=differences, alone=alone, machines=changes(old, new)
     )

@@ -115,7 +115,6 @@ def train_digits(pictures: Path, folder: Path) -> None:
         **{name: outputs[name] for name in ("checkpoint", "steps", "metrics", "weights_xxh3")},
     }
     (folder / "found.json").write_text(json.dumps(found, indent=1))
-    print(json.dumps(found, indent=1))
 
 
 def compare(first: Path, second: Path) -> int:
@@ -123,15 +122,14 @@ def compare(first: Path, second: Path) -> int:
     import torch
 
     both = [json.loads((folder / "found.json").read_text()) for folder in (first, second)]
-    for name in both[0]:
-        print(f"{name}:", *(f"  {each.get(name)}" for each in both), sep="\n")
+    lines = [f"{name}: {' | '.join(str(each.get(name)) for each in both)}" for name in both[0]]
     files = [folder / "runs/run/checkpoints" / Path(each["checkpoint"]).name
              for folder, each in zip((first, second), both, strict=True)]  # fmt: skip
     weights = [torch.load(file, weights_only=True)["state_dict"] for file in files]
     far = max(float((weights[0][key] - weights[1][key]).abs().max()) for key in weights[0])
     same = bool(both[0]["shards"]) and both[0]["shards"] == both[1]["shards"]
-    print(f"shards: {'the same bytes' if same else 'DIFFERENT'}")
-    print(f"weights: {far:.2g} apart at most")
+    lines += [f"shards: {'the same bytes' if same else 'DIFFERENT'}", f"weights: {far:.2g} apart"]
+    sys.stdout.write("\n".join(lines) + "\n")
     return 0 if same and far < 1e-3 else 1
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import xxhash
-from pytest import MonkeyPatch
 
 from headrace.errors import DataError, StoreChangedError, StoreMissingError
 from headrace.objects import s3_quick
@@ -26,7 +25,7 @@ NAMES = ("a.txt", "b/c.txt", "b/d e+f&g=ü#?%41.txt", "b/c/deep.bin", "e.txt?ver
 
 
 @pytest.fixture(params=["folder", "memory", "moto", "rclone", "rclone without obstore"])
-def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: MonkeyPatch) -> Store:
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """An empty store."""
     if request.param == "folder":
         return open_store(str(tmp_path / "store"))

@@ -34,10 +34,9 @@ def traces_of(run: RunFolder) -> tuple[Trace, ...]:
     """Return profiles and traces in a run's folder, and three levels deep in those of its code."""
     places = ("*", *(f"{each.name}{depth}" for each in (run.work, run.tensorboard)
                      for depth in ("/*", "/*/*", "/*/*/*")))  # fmt: skip
-    files = islice(chain.from_iterable(map(run.path.glob, places)), _MOST_FILES)
     return tuple(
         Trace(path=str(file), opened_by=how.format(shlex.quote(str(file))))
-        for file in sorted(files)
+        for file in sorted(islice(chain.from_iterable(map(run.path.glob, places)), _MOST_FILES))
         for pattern, how in _OPENED_BY.items()
         if fnmatch(file.name, pattern)
     )

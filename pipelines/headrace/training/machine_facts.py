@@ -42,15 +42,14 @@ def machine_facts() -> dict[str, str]:
 
 def cublas_version(cuda_major: str) -> str:
     """Return the version of cuBLAS (https://docs.nvidia.com/cuda/cublas/#cublasgetproperty)."""
+    parts = [ctypes.c_int() for _ in range(3)]
     try:
-        library, number = ctypes.CDLL(f"libcublas.so.{cuda_major}"), ctypes.c_int()
+        library = ctypes.CDLL(f"libcublas.so.{cuda_major}")
     except OSError:
         return "not found"
-    major_to_patch = []
-    for part in range(3):
-        library.cublasGetProperty(part, ctypes.byref(number))
-        major_to_patch.append(str(number.value))
-    return ".".join(major_to_patch)
+    for which, part in enumerate(parts):
+        library.cublasGetProperty(which, ctypes.byref(part))
+    return ".".join(str(part.value) for part in parts)
 
 
 def of_all(machines: Iterable[Mapping[str, str]]) -> dict[str, str]:
