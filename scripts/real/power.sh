@@ -71,13 +71,13 @@ add_wheels() {
 }
 
 # shellcheck disable=SC2016  # the inner shell expands them
-inside() { # COMMAND…: in the root, which sees the folder as /work
+inside() { # COMMAND…: in the root, which sees the folder as /mnt
   unshare --mount --propagation private bash -euc '
-    root=$1/root && mkdir -p "$root/work"
+    root=$1/root
     mount -t proc proc "$root/proc" && mount --rbind /dev "$root/dev"
-    mount --bind "$1" "$root/work" && shift
-    exec chroot "$root" env -i HOME=/work HEADRACE_HOME=/work/home PATH=/usr/sbin:/usr/bin:/sbin:/bin \
-      LANG=C.UTF-8 PYTHONPATH=/work/site PYTHONDONTWRITEBYTECODE=1 "$@"' bash "$folder" "$@"
+    mount --bind "$1" "$root/mnt" && shift
+    exec chroot "$root" env -i HOME=/mnt HEADRACE_HOME=/mnt/home PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+      LANG=C.UTF-8 PYTHONPATH=/mnt/site PYTHONDONTWRITEBYTECODE=1 "$@"' bash "$folder" "$@"
 }
 
 needs
@@ -89,5 +89,5 @@ cp "$here/scripts/real/digits_here.py" "$folder"
 rm -rf "$folder/there" "$folder/here"
 "$here/.venv/bin/headrace" example digits "$folder/digits"
 "$here/.venv/bin/python" "$folder/digits_here.py" train "$folder/digits" "$folder/here" >/dev/null
-time inside python3 /work/digits_here.py train /work/digits /work/there
+time inside python3 /mnt/digits_here.py train /mnt/digits /mnt/there
 "$here/.venv/bin/python" "$folder/digits_here.py" compare "$folder/here" "$folder/there"

@@ -77,9 +77,8 @@ def node_facts(tiers: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def cpu_model() -> str:
+def cpu_model(info: Path = Path("/proc/cpuinfo")) -> str:
     """Return the model of the processor; empty if the kernel does not report it."""
-    info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(_MODELS)), "")
 
