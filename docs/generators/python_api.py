@@ -15,6 +15,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "headrace.script": (
         "dataset", "dataset_folder", "loader", "newest", "saving", "report", "stop_asked", "pause",
     ),
+    "headrace.builds": ("one_build",),
     "headrace.data.loader": ("BatchLoader",),
     "headrace.data.dataset": ("SampleDataset",),
     "headrace.data.transforms": (

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch.utils.benchmark import Timer
 
+from headrace.training.machine_facts import machine_facts
 from headrace_probes.limits import Cpu, cpu_of, cpu_peak, gpu_peak
 from headrace_probes.probe_records import Findings, Measurement, ProbeRequest
 
@@ -21,7 +22,8 @@ def measure(request: ProbeRequest) -> Findings:
     return Findings(
         measurements=tuple(
             _measured(request, device, dtype) for device in devices() for dtype in _DTYPES
-        )
+        ),
+        machines={request.node: machine_facts()},
     )
 
 

@@ -148,6 +148,8 @@ def _show_both(found: Comparison, console: Console, *, as_json: bool) -> None:
     for (name, before), (_, after) in took:
         usage.add(name, before, after)
     console.print(usage)
+    for of in found.machines:
+        console.print(f"{of.key}: {of.before or '-'} -> {of.after or '-'}", soft_wrap=True)
     if found.alone:
         console.print(f"{len(found.alone)} figures are in only one of them, or differ in settings.")
     console.print(f"report: {file}", soft_wrap=True)

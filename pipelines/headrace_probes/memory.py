@@ -7,6 +7,7 @@ compiled and run there, and the ratio of the two is reported.
 
 from __future__ import annotations
 
+import platform
 import shutil
 import subprocess
 import tempfile
@@ -131,7 +132,8 @@ def _in_c(request: ProbeRequest, num_words: int) -> tuple[float, ...]:
     with tempfile.TemporaryDirectory(prefix="headrace-stream-") as folder:
         source, program = Path(folder, "stream.c"), Path(folder, "stream")
         source.write_text(_C)
-        options = ("-O3", "-march=native", "-fopenmp")
+        native = "-mcpu" if platform.machine() == "ppc64le" else "-march"  # gcc has no -march there
+        options = ("-O3", f"{native}=native", "-fopenmp")
         _run(compiler, *options, str(source), "-o", str(program))
         output = _run(
             "env",

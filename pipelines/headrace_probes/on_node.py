@@ -78,6 +78,7 @@ def measure_here(job: NodeJob) -> NodeFound:
     found = Findings(
         measurements=tuple(one for each in findings for one in each.measurements),
         notes=(*notes, *(one for each in findings for one in each.notes)),
+        machines={node: facts for each in findings for node, facts in each.machines.items()},
     )
     return NodeFound(findings=found, cpu_use=use)
 

@@ -97,6 +97,8 @@ class Findings(Record):
     measurements: tuple[Measurement, ...] = ()
     notes: tuple[str, ...] = ()
     """What was left out, and why."""
+    machines: dict[str, dict[str, str]] = {}
+    """Processor, GPUs and libraries of linear algebra by node, if `gemm` was measured."""
 
 
 class ProbeRecord(Record):

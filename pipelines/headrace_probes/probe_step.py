@@ -209,5 +209,6 @@ class _Probe:
             findings=Findings(
                 measurements=tuple(one for each in found for one in each.measurements),
                 notes=tuple(dict.fromkeys(one for each in found for one in each.notes)),
+                machines={node: facts for each in found for node, facts in each.machines.items()},
             ),
         )

@@ -45,6 +45,12 @@ def report_of_comparison(found: Comparison) -> str:
             figures=figures,
             tables=(
                 _differences(found.differences),
+                Table(
+                    title="Machines that differ",
+                    columns=columns("What", "Before", "After"),
+                    rows=[(each.key, each.before, each.after) for each in found.machines],
+                    empty="None.",
+                ),
                 _took(found),
                 Table(
                     title="In only one of them, or with other settings",
@@ -156,6 +162,7 @@ def _took(found: Comparison) -> Table:
 
 
 def _places(found: Probed, prefix: str = "") -> Iterator[Table]:
+    machines = found.record.findings.machines
     yield Table(
         title=f"{prefix}nodes" if prefix else "Nodes",
         columns=columns("Node", "Host", "CPU", "CPUs", "Memory", "GPUs", "Kernel", "Versions"),
@@ -170,7 +177,10 @@ def _places(found: Probed, prefix: str = "") -> Iterator[Table]:
                 str(each["platform"]),
                 ", ".join(
                     f"{name} {version}"
-                    for name, version in {"python": each["python"], **each["packages"]}.items()
+                    for name, version in (
+                        *{"python": each["python"], **each["packages"]}.items(),
+                        *machines.get(each["name"], {}).items(),
+                    )
                 ),
             )
             for each in found.record.nodes

@@ -10,8 +10,10 @@ from headrace.errors import StepError
 from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
+from headrace.recipe.difference import Change, changes
 from headrace.record import Record
 from headrace.runs.provenance import read_provenance
+from headrace.training.machine_facts import of_all
 from headrace_probes.probe_records import REPORT, Measurement, ProbeFigure, ProbeRecord
 
 CERTAIN = 0.01
@@ -158,6 +160,8 @@ class Comparison(Record):
     differences: tuple[Difference, ...]
     alone: tuple[Summary, ...]
     """Figures of only one of them, or of both with different settings."""
+    machines: tuple[Change, ...] = ()
+    """Processors, GPUs and libraries that differ."""
 
 
 def probed(run_id: str) -> Probed:
@@ -199,4 +203,7 @@ def probed(run_id: str) -> Probed:
 def side_by_side(before: Probed, after: Probed) -> Comparison:
     """Compare two probes, figure by figure."""
     differences, alone = compared(before.rows, after.rows)
-    return Comparison(before=before, after=after, differences=differences, alone=alone)
+    old, new = (of_all(each.record.findings.machines.values()) for each in (before, after))
+    return Comparison(
+        before=before, after=after, differences=differences, alone=alone, machines=changes(old, new)
+    )

@@ -28,6 +28,7 @@ from support.training import CODE, make_context, make_site, train_here
 EXAMPLES = Path(__file__).parents[2] / "examples"
 JUDGED = {
     "audio": "accuracy",
+    "compiled": "iou",
     "gan": None,
     "imagenet": "accuracy",
     "resnet50": "accuracy",
@@ -36,7 +37,7 @@ JUDGED = {
     "vqa": "accuracy",
 }
 """Metric by recipe."""
-SHARED_OUT = ("gan", "transformer")
+SHARED_OUT = ("compiled", "gan", "transformer")
 """Those that train on two ranks here; one costs less."""
 SMALL = {"imagenet": ("data.sample_transforms.0.size=48",)}
 STEPS = 4
@@ -64,6 +65,7 @@ def test_a_reference_recipe_runs(
     place: Place, recipe: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(place.home)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place.home / "cache"))
     few = (f"trainer.max_steps={STEPS}", "data.global_batch_size=8")
     ranks = f"train.ranks_per_node={1 + (recipe in SHARED_OUT)}"
     few += SMALL.get(recipe, ())
@@ -75,6 +77,20 @@ def test_a_reference_recipe_runs(
     metric = JUDGED[recipe]
     if metric is not None:
         assert metric in outputs["evaluate"]["metrics"]
+    if recipe == "compiled":
+        first, second = built(place), built(place, *few, ranks, "seed=4")
+        assert (first, second) == (["[1/2] c++", "[2/2] c++"], [])
+
+
+def built(place: Place, *words: str) -> list[str]:
+    """Steps of builds in the logs of all processes of the newest run; of a new one with words."""
+    if words:
+        done = place.shown("run", "compiled.yaml", *words, "evaluate=null", "pack_role=gpu")
+        place.wait_for_quiet()
+        assert done.exit_code == 0, done.output
+    logs = place.shown("logs").output
+    assert "BlurAndStretch" in logs or "ninja: no work to do" in logs
+    return re.findall(r"\[\d/\d\] c\+\+", logs)
 
 
 def test_the_script_of_the_pipeline_runs(tmp_path: Path, no_leftover_processes: None) -> None:

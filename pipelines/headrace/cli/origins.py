@@ -31,8 +31,8 @@ def diff(
 ) -> None:
     """Show the differences between two runs or trials.
 
-    Recipe, code, images, packages, data and metrics are compared. A trial of a suite is identified
-    by its number, as in SUITE:7.
+    Recipe, code, images, packages, machines, data and metrics are compared. A trial of a suite is
+    identified by its number, as in SUITE:7.
 
     Examples:
         headrace diff digits-20260102-030405-0a1b2c3d digits-20260103-030405-4e5f6a7b

@@ -197,6 +197,7 @@ def _places(view: RunDetails) -> Iterator[tuple[str, str]]:
         yield "dataset", "none: the training reads its own data"
     yield from (("changed", each) for each in view.changed)
     yield from (("image", f"{image} ({digest})") for image, digest in view.images.items())
+    yield from (("profile", each.opened_by) for each in view.traces)
     if "suite" in outputs:
         yield "trials", f"headrace suite show {view.run_id}"
         yield "results", f"headrace results {view.run_id}"

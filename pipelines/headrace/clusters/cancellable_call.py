@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from headrace.builds import build_environment
 from headrace.errors import StepCancelledError
 from headrace.processes.identity import die_with_parent
 
@@ -30,9 +31,10 @@ def dask_setup(worker: Any) -> None:
     """Let the kernel end the worker with its host, even while the worker holds the GIL.
 
     Dask calls it before the worker starts, which preloads this module. Side effects: closes the
-    worker's port for pages, which has no pages and checks no key.
+    worker's port for pages, which has no pages and checks no key; sets the folders of builds.
     """
     die_with_parent()
+    os.environ.update(build_environment())
     worker.http_server.stop()
 
 

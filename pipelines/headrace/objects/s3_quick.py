@@ -15,16 +15,20 @@ from posixpath import normpath
 from typing import Any
 from urllib.parse import urlsplit
 
-import obstore
 from botocore.credentials import RefreshableCredentials
 from botocore.exceptions import BotoCoreError
 from botocore.session import Session
-from obstore.exceptions import BaseError
-from obstore.store import S3Store as ObjectStore
 
 from headrace.errors import StoreAccessError, without_secrets
 from headrace.objects.fsspec_store import Piece
 from headrace.recipe.site import StoreOptions
+
+try:
+    import obstore
+    from obstore.exceptions import BaseError
+    from obstore.store import S3Store as ObjectStore
+except ModuleNotFoundError:  # it has no wheels for POWER: s3fs does all
+    obstore, BaseError = None, OSError  # type: ignore[assignment,misc]
 
 _EXPRESS = "--x-s3"  # suffix of buckets whose requests are signed in another way
 _KEYS_LAST = timedelta(minutes=15)
@@ -138,9 +142,9 @@ class Quick:
 
     def _store(self, bucket: str, key: str, max_retries: int = 0) -> ObjectStore | None:
         """Return a bucket; None if obstore cannot handle the object."""
-        is_own = _user.setdefault("pid", os.getpid()) == os.getpid()
-        can_ask = is_own and normpath(key) == key and not bucket.endswith(_EXPRESS)
-        return self._opened(bucket, max_retries) if can_ask else None
+        can_ask = bool(obstore) and _user.setdefault("pid", os.getpid()) == os.getpid()
+        is_plain = normpath(key) == key and not bucket.endswith(_EXPRESS)
+        return self._opened(bucket, max_retries) if can_ask and is_plain else None
 
     def _open(self, bucket: str, max_retries: int) -> ObjectStore:
         options = self._options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pydantic import JsonValue
 
@@ -49,7 +49,11 @@ class Resumption(Record):
 
 def differences(before: Recipe, after: Recipe) -> tuple[Change, ...]:
     """Return the keys whose values differ, in the order of the keys, defaults included."""
-    old, new = flattened(before), flattened(after)
+    return changes(flattened(before), flattened(after))
+
+
+def changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Change, ...]:
+    """Return the keys whose texts differ, in the order of the keys."""
     return tuple(
         Change(key=key, before=old.get(key, ""), after=new.get(key, ""))
         for key in dict.fromkeys([*old, *new])

@@ -23,9 +23,11 @@ from headrace.runs.planned_steps import run_metrics
 from headrace.runs.provenance import Provenance, read_provenance
 from headrace.runs.runs import check_files, edited, outputs_of, run_of_folder
 from headrace.runs.trials import note_trials
+from headrace.steps.history import read_usage
 from headrace.steps.mailbox import StepResult
+from headrace.training.machine_facts import of_all
 
-Part = Literal["recipe", "code", "images", "packages", "data", "metrics"]
+Part = Literal["recipe", "code", "images", "packages", "machine", "data", "metrics"]
 
 _PARTS: tuple[Part, ...] = get_args(Part)
 
@@ -46,6 +48,8 @@ class Origin(Figures):
     """The packed dataset; empty if nothing is packed yet."""
     fingerprint: str = ""
     """Fingerprint of the dataset's content."""
+    machine: dict[str, str] = {}
+    """Processors, GPUs and libraries of linear algebra of its training; empty if unknown."""
     metrics: dict[str, float] = {}
     """Last metrics of training and evaluation."""
     launch: dict[str, int] = {}
@@ -98,6 +102,7 @@ def origin(name: str) -> Origin:
         copied=CodeSnapshot.of(suite).digests or UNKNOWN,
         dataset=str(packed.get("dataset") or recipe.dataset_path or ""),
         fingerprint=str(packed.get("fingerprint", "")),
+        machine=of_all(row.machine for rows in read_usage(folder).values() for row in rows),
         metrics=(trial.metrics if trial else {}) if colon else run_metrics(outputs_of(run_id)),
         launch=_launch(suite, int(number), recipe.train.nodes or 1) if colon else {},
     )
@@ -131,10 +136,11 @@ def side_by_side(origins: Sequence[Origin]) -> tuple[Beside, ...]:
     facts = [_facts(each) for each in origins]
     keys = dict.fromkeys(key for each in facts for key in each)
     packages = _comparable([each.made_with.packages for each in origins])
+    has_machines = all(each.machine for each in origins)
     found = []
     for part, key in sorted(keys, key=lambda each: _PARTS.index(each[0])):
         values = tuple(each.get((part, key), "") for each in facts)
-        is_meant = part != "packages" or key in packages
+        is_meant = {"packages": key in packages, "machine": has_machines}.get(part, True)
         if is_meant and len({*values} - {UNKNOWN}) > 1:
             found.append(Beside(part=part, key=key, values=values))
     return tuple(found)
@@ -205,6 +211,7 @@ def _facts(origin: Origin) -> dict[tuple[Part, str], str]:
         },
         "images": made_with.images,
         "packages": dict(sorted(made_with.packages.items())),
+        "machine": origin.machine,
         "data": {"fingerprint": origin.fingerprint},
         "metrics": {name: f"{value:.6g}" for name, value in origin.metrics.items()},
     }

@@ -21,8 +21,7 @@ from headrace.errors import ShardError
 from headrace.shards.format import MEND
 
 _SLOT_BYTES = 2 * 2**20  # a huge page, so that the kernel can map files in huge pages
-_MAP_FIXED = 0x10
-_MAP_NORESERVE = 0x4000
+_MAP_FIXED = 0x10  # on x86, ARM and POWER
 _FAILED = ctypes.c_void_p(-1).value
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -119,8 +118,8 @@ class _Window:
 
 
 def _reserve(address: int | None, num_bytes: int) -> int:
-    """Reserve address space without memory, anywhere or at a mapped address."""
-    anonymous = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+    """Reserve address space without memory, which is not writable, anywhere or at an address."""
+    anonymous = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     return _mapped(address, num_bytes, 0, anonymous | (_MAP_FIXED if address else 0), -1)
 
 

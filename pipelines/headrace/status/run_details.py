@@ -19,6 +19,7 @@ from headrace.states import EndedJob, StepState
 from headrace.status.lease import bad_nodes, lost_nodes, why_no_room
 from headrace.status.run import RunRows, RunView, ahead_of, by_ledger, under_way
 from headrace.status.step import StepView
+from headrace.status.traces import Trace, traces_of
 from headrace.steps.history import NodeLoad, newest_use
 
 
@@ -53,6 +54,8 @@ class RunDetails(RunView):
     """Failures of parts that only inform: forecast, accounting, provenance, progress."""
     ahead: Ahead | None = None
     """Its prediction, and what is left of it; null without a prediction."""
+    traces: tuple[Trace, ...] = ()
+    """Profiles and traces in its folder."""
     use: NodeLoad = NodeLoad()
     """NodeLoad of the nodes and ranks of the current training."""
     steps: tuple[StepView, ...]
@@ -96,6 +99,7 @@ def details_of(rows: RunRows) -> RunDetails:
         "asked": () if owner_process(run.request.owner) is None else run.request.words,
         "informing": failures_of(run.folder),
         "changed": tuple(each.words for each in run.request.resumed),
+        "traces": traces_of(run.folder),
         "images": read_provenance(run.folder).images,
     }
     known = known.model_copy(update=details)

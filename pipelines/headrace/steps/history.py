@@ -86,6 +86,8 @@ class NodeRow(Timed):
     """Share of the GPUs' memory in use."""
     gpu_power_w: float | None = None
     """Power of all GPUs together, in watts."""
+    machine: dict[str, str] = {}
+    """In a launch's first row: processor, GPUs, and libraries of linear algebra."""
 
 
 class RankRow(Timed):

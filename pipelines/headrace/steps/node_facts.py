@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.clusters.node_calls import Node, NodeCalls
 
 _PACKAGES = ("headrace", "dask", "distributed", "torch", "lightning", "h5py", "numpy")
-_MODELS = ("model name", "cpu\t")
+_MODELS = ("model name", "cpu\t", "CPU part")
 _VARIABLES = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID")
 
 
@@ -77,9 +77,8 @@ def node_facts(tiers: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def cpu_model() -> str:
+def cpu_model(info: Path = Path("/proc/cpuinfo")) -> str:
     """Return the model of the processor; empty if the kernel does not report it."""
-    info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(_MODELS)), "")
 

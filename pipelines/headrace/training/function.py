@@ -26,7 +26,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 from headrace.steps.context import StepContext, resolved
 from headrace.steps.model_process import VARYING, model_environment, python_module
-from headrace.training.launch import script_environment
+from headrace.training.launch import profiler_environment, script_environment
 from headrace.training.launch_records import NodeLaunch, NodeReady, Paused, TrainingProgress
 from headrace.training.own_gpus import own_gpus
 from headrace.training.progress import Follower
@@ -179,6 +179,7 @@ def _child(launch: NodeLaunch, recipe: Recipe, target: str, role: Role) -> Child
         env={
             **model_environment(role),
             **script_environment(node, recipe),
+            **profiler_environment(launch, role, 0),
             "HEADRACE_LAUNCH": node.model_dump_json(),
             PRELOAD: f"{_first_folder(launch, target)}:{_newest(recipe.code, target)}",
         },

@@ -135,7 +135,12 @@ def _gpu_memory_bytes() -> int | None:
 
 
 def load() -> None:
-    """Import what the function of a run needs; errors are raised again by the call."""
+    """Import what the function of a run needs; errors are raised again by the call.
+
+    `line_profiler` profiles only the process that imported its `@profile`: it does so in the call.
+    """
+    if "LINE_PROFILER_RC" in os.environ:
+        return
     with suppress(HeadraceError):
         recipe, site = resolved(RunFolder(Path(os.environ[PRELOAD].rpartition(":")[0])))
         allowed = Allowed.of(recipe, site)

@@ -26,6 +26,7 @@ from headrace.informing import inform, shielded
 from headrace.steps.history import HistoryRow, NodeRow, RankRow, RowWriter, rank_file, usage_file
 from headrace.training.launch_records import NodeLaunch, TrainingProgress
 from headrace.training.learning_rates import rate_factor
+from headrace.training.machine_facts import machine_facts
 from headrace.training.own_loaders import OwnLoaders
 from headrace.training.progress import AttemptMeter, finite, training_rows
 
@@ -314,12 +315,15 @@ class Usage:
         self._gpus = None if found is None else _Gpus(*found)
         self._traffic = _Traffic()
         self._busy_s, self._cpu_s = _cpu_s()
+        self._machine = machine_facts()
 
     def look(self) -> NodeRow:
         """Return all figures; `docs/how-to/watch-training.md` says what that costs."""
         gpus = {} if self._gpus is None else self._gpus.look()
         before, (self._busy_s, self._cpu_s) = (self._busy_s, self._cpu_s), _cpu_s()
+        machine, self._machine = self._machine, {}
         return NodeRow(
+            machine=machine,
             at=time.time(),
             node=self._node,
             cpu=max(self._busy_s - before[0], 0.0) / max(self._cpu_s - before[1], 1e-2),

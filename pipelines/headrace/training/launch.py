@@ -1,7 +1,8 @@
-"""The commands and environments of ranks, and of mpirun and srun where those start them; pure."""
+"""The commands and environments of ranks, and of mpirun and srun where those start them."""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headrace.errors import StepError
-from headrace.files.atomic import write_record
+from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.processes.children import Child
 from headrace.processes.working_folder import CODE, FOLDER
@@ -43,6 +44,7 @@ def rank_children(node: NodeReady, recipe: Recipe, role: Role) -> tuple[Child, .
                 **network_environment(node.interface),
                 **model_environment(role),
                 **torchrun_environment(launch, rank, recipe.train.max_restarts),
+                **profiler_environment(launch, role, rank),
                 **(script_environment(node, recipe) if recipe.train.is_script else {}),
                 **(tensorflow_config(launch, rank) if recipe.train.is_script else {}),
             },
@@ -92,6 +94,19 @@ def torchrun_environment(launch: NodeLaunch, rank: int, max_restarts: int) -> di
         "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
         "TORCHELASTIC_USE_AGENT_STORE": "False",
     }
+
+
+def profiler_environment(launch: NodeLaunch, role: Role, rank: int) -> dict[str, str]:
+    """Have `line_profiler` write into the run's folder, by rank, if `LINE_PROFILE` turns it on.
+
+    Side effects: writes its configuration into the launch's folder.
+    """
+    if not {**os.environ, **role.env}.get("LINE_PROFILE") or "LINE_PROFILER_RC" in os.environ:
+        return {}
+    file = launch.folder.path / f"line-profiler-{rank}.toml"
+    prefix = json.dumps(f"{launch.run_folder}/lines-of-rank-{rank}")
+    write_text(file, f"[tool.line_profiler.write]\noutput_prefix = {prefix}\n")
+    return {"LINE_PROFILER_RC": str(file)}
 
 
 def free_ports(address: str, num_ports: int) -> tuple[int, ...]:

@@ -19,8 +19,23 @@ from headrace.steps.step_kinds import StepOptions
 from headrace_foresight.prediction import predict
 from headrace_probes.limits import Cpu, cpu_of, cpu_peak, gpu_peak
 from headrace_probes.on_node import NodeJob, _targets
-from headrace_probes.probe_records import Measurement, ProbedFolder, ProbeOptions, ProbeRequest
-from headrace_probes.statistics import compared, efficiency, spread_of, summaries
+from headrace_probes.probe_records import (
+    Findings,
+    Measurement,
+    ProbedFolder,
+    ProbeOptions,
+    ProbeRecord,
+    ProbeRequest,
+)
+from headrace_probes.report_html import report_of_comparison
+from headrace_probes.statistics import (
+    Probed,
+    compared,
+    efficiency,
+    side_by_side,
+    spread_of,
+    summaries,
+)
 from headrace_probes.storage import fio_command, measure, rate_of
 from support.runs import attempt_row_of, lease_on_disk, make_run
 
@@ -331,3 +346,25 @@ def test_arrays_of_stream_have_one_size_wherever_there_is_memory():
 
     request = ProbeRequest(part="memory", options=ProbeOptions())
     assert _num_words(request, "cpu") * 8 <= 128 * 2**20
+
+
+def probed_on(blas: str) -> Probed:
+    facts = {"CPU": "a CPU", "openblas of numpy": blas}
+    record = ProbeRecord(
+        site="s", role="gpu", backend="local", options=ProbeOptions(), container="",
+        started_at=1.0, finished_at=2.0, nodes=(), findings=Findings(machines={"node": facts}),
+    )  # fmt: skip
+    return Probed(
+        run_id="r", record=record, rows=(), efficiency=None, report="", images={}, elapsed_s=1.0,
+        node_s=1.0, usd=None, cpu_use=None, gpu_use=None,
+    )  # fmt: skip
+
+
+def test_hosts_with_another_blas_differ():
+    old, new = probed_on("0.3.21, kernel Haswell"), probed_on("0.3.30, kernel SkylakeX")
+    (found,) = side_by_side(old, new).machines
+    assert (found.key, found.before, found.after) == (
+        "openblas of numpy", "0.3.21, kernel Haswell", "0.3.30, kernel SkylakeX",
+    )  # fmt: skip
+    assert "kernel SkylakeX" in report_of_comparison(side_by_side(old, new))
+    assert side_by_side(old, old).machines == ()

@@ -227,3 +227,26 @@ def test_a_commit_that_one_run_does_not_know_is_no_difference():
     (row,) = compare_page(names).rows
     assert (row.part, row.key, row.values) == ("code", "commit", ("a", "b", UNKNOWN))
     assert compare_page(names[1:]).rows == ()
+
+
+def test_machines_of_runs_are_compared_unless_one_is_unknown():
+    runs = [make_run().folder for _ in range(3)]
+    for run, blas in zip(runs, ("openblas 0.3.30", "blis 2.0"), strict=False):
+        machine = {"CPU": "a CPU", "NumPy": blas}
+        run.history.mkdir(exist_ok=True)
+        for each in (machine, {}):
+            row = NodeRow(at=100.0, node="node-a", cpu=0.5, memory=0.25, machine=each)
+            append_line(usage_file(run, 0), row.model_dump_json())
+    names = [run.run_id for run in runs]
+    (row,) = compare_page(names[:2]).rows
+    found = (row.part, row.key, row.values)
+    assert found == ("machine", "NumPy", ("openblas 0.3.30", "blis 2.0"))
+    assert compare_page(names[1:]).rows == ()
+
+
+def test_profiles_that_the_code_wrote_are_listed():
+    run = training(row(1))
+    run.folder.work.mkdir()
+    (run.folder.work / "trace.json").touch()
+    (found,) = page(run).traces
+    assert found.opened_by == f"https://ui.perfetto.dev opens {run.folder.work / 'trace.json'}"

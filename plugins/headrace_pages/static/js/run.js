@@ -78,6 +78,11 @@ const checkpointColumns = (now) => [
   { id: "at", title: "Written", numeric: true, cell: (row) => html`<${Time} at=${row.at} now=${now} />` },
 ];
 
+const traceColumns = [
+  { id: "path", title: "Profile", lead: true, cell: (row) => html`<span class="code">${row.path}</span>` },
+  { id: "open", title: "Opened by", wide: true, cell: (row) => html`<span class="code">${row.opened_by}</span> <${Copy} text=${row.opened_by} what="the command" />` },
+];
+
 const Actions = ({ run, refresh }) => html`
   ${run.dashboard_lease && html`<a href=${link("dask/", { id: run.dashboard_lease })}>Dask dashboard</a>`}
   ${run.tensorboard && html`<a href=${link("tensorboard/", { id: run.run_id })}>TensorBoard</a>`}
@@ -105,6 +110,7 @@ function Whole({ run, refresh }) {
       <${Section} title="Attempts" flush><${Table} caption="Attempts, the newest first" columns=${attemptColumns(run.now)} rows=${attempts} rowKey=${(row) => `${row.step}/${row.attempt}/${row.lease_id}`} cards empty="None yet." /><//>
       ${trains && html`<${Section} title="Checkpoints" flush><${Table} caption="Checkpoints" columns=${checkpointColumns(run.now)} rows=${run.checkpoints} rowKey=${(row) => row.name} empty="None yet." /><//>`}
     </div>
+    ${run.traces.length > 0 && html`<${Section} title="Profiles" flush><${Table} caption="Profiles and traces" columns=${traceColumns} rows=${run.traces} rowKey=${(row) => row.path} cards /><//>`}
     <${Logs} run=${run} />
     <${Report} of=${run} />
     <${Acts} acts=${run.acts} now=${run.now} />
