@@ -124,7 +124,7 @@ def test_commands_that_do_not_answer_are_named(
     code, found = check(_site(headrace_home, system))
     assert code == 1
     assert silence in graded(found, "gpu", "fail")["commands"]
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setenv("PATH", "/nowhere")
     _, found = check(_site(headrace_home, system))
     assert "cannot be run: No such file" in graded(found, "gpu", "fail")["commands"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from support.airflow_service import DAG_ID, AirflowService
 from support.command_line import headrace
 from support.disturbed import GONE_S, LONG_S, OVERRIDES, Records, Result, training_moment
 from support.factories import built_in, write_recipe
-from support.job_processes import lease_processes
 from support.slurm_dev import DevSlurm
 from support.training import CODE
 from support.waiting import wait_until
@@ -38,26 +36,6 @@ _STEPS = 10
 """So many are made before training is let go on quickly to its end."""
 _AWAY_S = 25.0
 """Longer than the times after which Airflow gives up a scheduler or a triggerer."""
-
-_DOORS: dict[str, tuple[Callable[[AirflowService, str, str], object], StepState]] = {
-    "a task marked failed": (
-        lambda service, dag_run, _: service.api.mark_task(DAG_ID, dag_run, "train", "failed"),
-        StepState.FAILED,
-    ),
-    "a DAG run marked failed": (
-        lambda service, dag_run, _: service.api.mark_run(DAG_ID, dag_run, "failed"),
-        StepState.FAILED,
-    ),
-    "a DAG run marked as success": (
-        lambda service, dag_run, _: service.api.mark_run(DAG_ID, dag_run, "success"),
-        StepState.CANCELLED,
-    ),
-    "headrace's page": (
-        lambda service, _, run_id: service.api.act("cancel", id=run_id),
-        StepState.CANCELLED,
-    ),
-}
-"""What a user clicks on a run at work, and what the run has then come to."""
 
 _WAITS = re.compile(r"Slurm job \d+ is pending: \w+, expected (\w+ \d+ \w+ )?\d\d:\d\d \w+")
 
@@ -223,36 +201,3 @@ def test_a_job_that_never_starts_fails_its_task_at_once(
         assert words in str(lease.why_ended)
         assert lease.state is LeaseState.FAILED
     assert slurm.queue() == []
-
-
-def test_runs_that_users_stop_leave_the_queue(
-    airflow_service: AirflowService, slurm: DevSlurm, site: Site
-):
-    """pains 9, 22: by Airflow's buttons and by headrace's own, within a minute."""
-    service, records = airflow_service, Records(airflow_service.home)
-    site.pace(_STEP_S)
-    overrides = (*OVERRIDES, "dataset.name=doors")
-    service.asked(lambda: service.api.runs(DAG_ID))  # logs in, however busy the machine is
-    dag_runs = {door: service.trigger(site=SITE, overrides=overrides) for door in _DOORS}
-    run_ids = {door: service.wait_for_run(dag_run) for door, dag_run in dag_runs.items()}
-    for door, run_id in run_ids.items():
-        wait_until(lambda of=run_id: _trains(records, of), LONG_S, f"training: {door}", poll_s=0.5)
-        service.wait_task(dag_runs[door], "train", "deferred")
-    assert len(slurm.queue()) == len(_DOORS)
-    for door, (act, _) in _DOORS.items():
-        act(service, dag_runs[door], run_ids[door])
-    wait_until(lambda: slurm.queue() == [], GONE_S, "an empty queue", poll_s=0.5)
-    for door, (_, state) in _DOORS.items():
-        run_id = run_ids[door]
-        wait_until(lambda of=run_id: service.ledger.run(of).state.is_final, GONE_S, f"end: {door}")
-        service.wait_end(dag_runs[door])
-        service.assert_books_closed(run_id)
-        (attempt,) = records.attempts(run_id, "train")
-        assert (door, attempt.state) == (door, StepState.CANCELLED)
-        assert (door, service.ledger.run(run_id).state) == (door, state)
-        assert lease_processes(service, run_id) == []
-
-
-def _trains(records: Records, run_id: str) -> bool:
-    status = records.status(run_id, "train")
-    return status is not None and status.progress.done > 0
