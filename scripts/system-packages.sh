@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Programs outside Python that some tests use. Installed with apt-get when this runs as root;
 # otherwise it says which tests will be skipped. Says nothing when all are there.
+# shellcheck disable=SC2317 # functions are called by name
 set -euo pipefail
 
 say() { printf '%s\n' "$@" >&2; } # one line an argument
@@ -87,13 +88,11 @@ without_services() { # COMMAND...
 }
 
 # Debian 12 has no Apptainer.
-# shellcheck disable=SC2317
 unpack_apptainer() {
   apt-get install -y -qq --no-install-recommends patchelf squashfs-tools squashfuse libseccomp2 \
     libsqlite3-0 && "$(dirname "$0")/real/apptainer.sh"
 }
 
-# shellcheck disable=SC2317 # called by without_services
 apt_install() { # PACKAGE...
   local package packages=()
   apt-get update -qq || return
