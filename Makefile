@@ -114,7 +114,7 @@ site: setup ## Build the documentation as a site, build/site/index.html; every w
 reference: setup ## Write the generated pages of docs/reference anew
 	@$(BIN)/python docs/generate.py
 
-real-cuda-image: setup ## An image with CUDA's PyTorch by Apptainer, without Docker Hub (FOLDER=; 15 GB, 20 minutes, root)
+real-cuda-image: setup ## An image with CUDA's PyTorch by Apptainer, without Docker Hub (FOLDER=; 15 GB, 40 minutes, root)
 	@exec scripts/real/cuda-image.sh $(FOLDER)
 
 images: setup ## Images of headrace and Airflow (BUILDER=docker|podman|buildah|ch-image|apptainer; 10 minutes)

@@ -9,7 +9,8 @@ folder=${1:-/opt/apptainer}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# the machine's own mirror of Debian
+# the machine's own mirror of Debian; apt fills the names in
+# shellcheck disable=SC2016
 mirror=$(apt-get indextargets --format '$(ORIGIN) $(REPO_URI)' 'Identifier: Packages' |
   awk '$1 == "Debian" && $2 !~ /security/ { print $2; exit }')
 [[ -n $mirror ]] || { echo "no mirror of Debian among apt's sources" >&2; exit 1; }

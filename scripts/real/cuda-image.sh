@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds headrace-base and headrace-core by Apptainer on a Debian of mmdebstrap, with the CUDA build
-# of PyTorch from PyPI, and imports it. No Docker Hub, no GPU. 15 GB, 20 minutes.
+# of PyTorch from PyPI, and imports it. No Docker Hub, no GPU. 15 GB;
+# 36 minutes on 2 busy cores, much of it compression.
 #     scripts/real/cuda-image.sh FOLDER     (make real-cuda-image)
 # Run as root. It works in a user namespace with all capabilities, which containers' root may lack.
 set -euo pipefail
