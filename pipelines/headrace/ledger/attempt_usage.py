@@ -44,4 +44,4 @@ class AttemptUsage(Record):
     gpu_memory_bytes: int | None = None
     """Most memory of one of its GPUs."""
     energy_wh: float | None = None
-    """Watt-hours of its GPUs."""
+    """Watt-hours of its GPUs and, if their counters can be read, of its CPUs."""

@@ -6,18 +6,18 @@ and the first ones are marked as called: one that does not ask within a minute h
 
 from __future__ import annotations
 
+import calendar
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import takewhile
 
-from sqlalchemy import Select, delete, func, select
+from sqlalchemy import Select, delete, func, or_, select
 from sqlalchemy.orm import Session
 
 from headrace.errors import CapacityError, OwnLeasesError
 from headrace.ledger.database import LedgerPart
-from headrace.ledger.rows import LeaseRecord, WaitRecord
-from headrace.ledger.usage_records import SUMS
+from headrace.ledger.rows import LeaseRecord, MachineRecord, WaitRecord
 from headrace.states import LeaseState
 
 ACTIVE = tuple(state for state in LeaseState if state.is_active)
@@ -190,10 +190,13 @@ def why_own_full(owner: str, taken: Iterable[LeaseRecord], most: int | None) -> 
 
 
 def _taken_s(session: Session, site_name: str) -> dict[str, float]:
-    month = time.strftime("%Y-%m-01", time.gmtime())
-    query = select(SUMS.c.owner, func.sum(SUMS.c.node_s)).where(SUMS.c.day >= month)
-    rows = session.execute(query.where(SUMS.c.site_name == site_name).group_by(SUMS.c.owner))
-    return {owner: float(seconds) for owner, seconds in rows}
+    """Return machine seconds of leases of this month (UTC), by user."""
+    now = time.gmtime()
+    month = calendar.timegm((now.tm_year, now.tm_mon, 1, 0, 0, 0))
+    query = select(LeaseRecord.owner, func.sum(MachineRecord.billed_s)).join(LeaseRecord)
+    query = query.where(LeaseRecord.site_name == site_name)
+    query = query.where(or_(LeaseRecord.ended_at.is_(None), LeaseRecord.ended_at >= month))
+    return dict(session.execute(query.group_by(LeaseRecord.owner)).all())
 
 
 def _active(site_name: str | None) -> Select[LeaseRecord]:
