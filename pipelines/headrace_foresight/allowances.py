@@ -65,7 +65,7 @@ def _usd_of_run(run: Run, ahead_s: float) -> float:
 
 def _usd_of_users(site: Site) -> dict[str, float]:
     sums = open_ledger().usage_sums("user", since=_this_month(), site_name=site.name)
-    return {each.name: each.usd for each in sums}
+    return {each.name: each.usd or 0.0 for each in sums}
 
 
 def _most_gpu_hours(role: Role) -> Most | None:

@@ -673,7 +673,7 @@ class LedgerContract:
         assert sums("kind") == {"idle": (0, 1, 1.5), "trial": (3, 1, 1.5)}
         assert sums("run") == {"run-1": (3, 2, 3.0)}
         assert sums("user", owner="bob") == sums("user", lease_id="lease-3") == {"bob": (1, 2, None)}
-        assert sums("user", sites=()) == {}
+        assert sums("user", site_name=()) == sums("user", since="2026-10", before="2026-10-31") == {}
         with pytest.raises(LedgerError, match="needs one suite"):
             used.usage_sums("trial")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date
@@ -104,10 +105,10 @@ class UsageRows(LedgerPart):
         *,
         run_id: str | None = None,
         since: str = "",
+        before: str = "",
         limit: int | None = None,
-        sites: Collection[str] | None = None,
         prices: Mapping[str, BytePrices] | None = None,
-        **only: str,
+        **only: str | Collection[str] | None,
     ) -> tuple[UsageSum, ...]:
         """Return sums of usage at the prices of today, the most expensive first.
 
@@ -117,18 +118,20 @@ class UsageRows(LedgerPart):
             by: Grouping; None gives one sum of all. By trial only within one run.
             run_id: Run of the attempts; None for all runs.
             since: First day, as `2026-11-01`, or month.
+            before: Day after the last one; empty for today.
             limit: Most groups; None for all.
-            sites: Sites of the attempts; None for all.
             prices: Prices of bytes by site.
-            only: Further conditions: `owner`, `site_name`, `role`, `lease_id`.
+            only: A value of `owner`, `site_name`, `role`, `backend` or `lease_id`, or several
+                values; None for all.
 
         Raises:
             LedgerError: `by` is trial without a run.
         """
         if by == "trial" and run_id is None:
             raise LedgerError("Usage by trial needs one suite", "Give its run.")
-        leases = _leases(_day(since), sites, given(run_id=run_id, **only))
-        query = _sums(by, leases, _parts(by, leases, run_id), _day(since), prices or {})
+        leases = _leases(_day(since), given(run_id=run_id, **only))
+        days = (_day(since), _day(before) or sys.maxsize)
+        query = _sums(by, leases, _parts(by, leases, run_id), days, prices or {})
         with self._database.read() as session:
             found = session.execute(query if by == "month" else query.limit(limit))
             sums = [_sum_of(*row) for row in found if row[1] is not None]
@@ -199,7 +202,7 @@ def _day_of(at: ColumnElement[Any]) -> ColumnElement[int]:
     return cast(at, BigInteger) // _DAY_S
 
 
-def _leases(day: int, sites: Collection[str] | None, only: Mapping[str, str]) -> CTE:
+def _leases(day: int, only: Mapping[str, str | Collection[str]]) -> CTE:
     """Return leases that took machines since a day, with what groups them."""
     until = func.coalesce(_LEASE.c.ended_at, time.time())
     query = select(
@@ -207,8 +210,9 @@ def _leases(day: int, sites: Collection[str] | None, only: Mapping[str, str]) ->
         _RUN.c.recipe_name,
         _day_of(until).label("day"),
     ).join(_RUN, _RUN.c.run_id == _LEASE.c.run_id)
-    query = query.where(_day_of(until) >= day, *(_LEASE.c[name] == only[name] for name in only))
-    return (query if sites is None else query.where(_LEASE.c.site_name.in_(sites))).cte("leases")
+    for name, each in only.items():
+        query = query.where(_LEASE.c[name].in_([each] if isinstance(each, str) else each))
+    return query.where(_day_of(until) >= day).cte("leases")
 
 
 def _parts(by: By | None, leases: CTE, run_id: str | None) -> CTE:
@@ -260,7 +264,11 @@ def _figures() -> dict[str, ColumnElement[Any]]:
 
 
 def _sums(
-    by: By | None, leases: CTE, parts: CTE, day: int, prices: Mapping[str, BytePrices]
+    by: By | None,
+    leases: CTE,
+    parts: CTE,
+    days: tuple[int, int],
+    prices: Mapping[str, BytePrices],
 ) -> Select[Any]:
     """Return sums over attempts, and over machines less what attempts took of them."""
     rate, of_lease = rate_of(parts), leases.c.lease_id == parts.c.lease_id
@@ -285,14 +293,17 @@ def _sums(
         name = leases.c[_OF_LEASES[by]]
     elif by is not None:
         name = rows.c["day" if by == "month" else by]
-    sums = [cast(func.sum(rows.c[each]), Double()) for each in ("usd", *FIGURES)]
+    sums: list[ColumnElement[Any]] = [
+        cast(func.sum(rows.c[each]), Double()) for each in ("usd", *FIGURES)
+    ]
     counts = [cast(func.sum(rows.c[each]), BigInteger()) for each in ("attempts", "unpriced")]
-    besides = [
+    besides: list[ColumnElement[Any]] = [
         cast(func.sum(rows.c[figure] * _price(leases, prices, key)), Double())
         for figure, key in (("stored_bytes", "stored_month"), ("fetched_bytes", "fetched"))
     ]
     query = select(name.label("name"), *counts, *sums, *besides)
-    query = query.join(leases, leases.c.lease_id == rows.c.lease_id).where(rows.c.day >= day)
+    query = query.join(leases, leases.c.lease_id == rows.c.lease_id)
+    query = query.where(rows.c.day >= days[0], rows.c.day < days[1])
     grouped_by = query if by is None else query.group_by(name)
     return grouped_by.order_by(sums[0].desc().nulls_last(), name)
 
@@ -321,7 +332,8 @@ def _price(leases: CTE, prices: Mapping[str, BytePrices], key: str) -> ColumnEle
 def _sum_of(name: Any, *sums: Any) -> UsageSum:
     found = UsageSum(str(name), *sums)
     nulls = {key for key, value in found._asdict().items() if value is None}
-    return found._replace(**dict.fromkeys(nulls.difference(UNKNOWN), 0.0))
+    known: dict[str, Any] = dict.fromkeys(nulls.difference(UNKNOWN), 0.0)
+    return found._replace(**known)
 
 
 def _by_month(days: Sequence[UsageSum]) -> list[UsageSum]:
