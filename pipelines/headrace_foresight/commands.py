@@ -13,7 +13,7 @@ COMMANDS = {
     "cost": Command(
         "Look",
         "headrace_foresight.cost_command:cost",
-        "Show what machines took: hours, money, what was wasted.",
+        "Show what machines took: hours, money, energy, what was wasted.",
     ),
     "ownership": Command(
         "Admin",

@@ -42,7 +42,6 @@ from support.postgres import PostgresServer, postgres_server
 from support.runs import new_ledger
 from support.waiting import wait_until
 
-
 _MONEY_IN_ROWS = """
 ALTER TABLE headrace_usage DROP COLUMN machine_id;
 ALTER TABLE headrace_usage DROP COLUMN until;
@@ -413,6 +412,7 @@ class LedgerContract:
         self, ledger: Ledger
     ):
         ledger.add_run(run_row())
+
         def ask(name: str, **more: Any) -> bool:
             owner = name.rstrip("0123456789")
             row = lease_row(name, key=name, owner=owner)
@@ -629,7 +629,7 @@ class LedgerContract:
 
     @pytest.fixture
     def used(self, with_lease: Ledger) -> Ledger:
-        """Two leases: of three hours in October at $1 an hour, and of one whose price is unknown."""
+        """Two leases in October: of three hours at $1, and of one whose price is unknown."""
         end, hour = day("2026-10-31") + 60, 3600.0
         for name, owner in (("lease-2", "ann"), ("lease-3", "bob")):
             row = lease_row(name, owner=owner, state=LeaseState.CLOSED)
@@ -672,8 +672,12 @@ class LedgerContract:
         assert sums("cause") == {"idle": (0, 1, 1.5), "lost": (1, 0, 1.0), "succeeded": (2, 1, 0.5)}
         assert sums("kind") == {"idle": (0, 1, 1.5), "trial": (3, 1, 1.5)}
         assert sums("run") == {"run-1": (3, 2, 3.0)}
-        assert sums("user", owner="bob") == sums("user", lease_id="lease-3") == {"bob": (1, 2, None)}
-        assert sums("user", site_name=()) == sums("user", since="2026-10", before="2026-10-31") == {}
+        assert (
+            sums("user", owner="bob") == sums("user", lease_id="lease-3") == {"bob": (1, 2, None)}
+        )
+        assert (
+            sums("user", site_name=()) == sums("user", since="2026-10", before="2026-10-31") == {}
+        )
         with pytest.raises(LedgerError, match="needs one suite"):
             used.usage_sums("trial")
 

@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from headrace.errors import CapacityError
 from headrace.ledger.audit_rows import ActRecord
 from headrace.ledger.database import Database
-from headrace.ledger.ledger import Ledger
+from headrace.ledger.ledger import Ledger, open_ledger
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunRecord, WaitRecord
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.ledger.usage_records import UsageRecord
@@ -135,6 +135,19 @@ def day(text: str) -> float:
 
 
 USED_AT = day("2026-11-23")
+
+
+def add_ended_lease(lease_id: str, hours: float, usd_per_hour: float | None, **changes: Any) -> str:
+    """Enter a lease of one machine that has ended, by default on the day of `usage_row`.
+
+    Returns:
+        Its id.
+    """
+    row = lease_row(lease_id, **{"state": LeaseState.CLOSED, "ended_at": USED_AT, **changes})
+    open_ledger().add_lease(row, max_active=99)
+    paid = {"billed_s": 3600.0 * hours, "usd_per_hour": usd_per_hour, "ended_at": row.ended_at}
+    open_ledger().put_machines([machine_row(lease_id=lease_id, **paid)])
+    return lease_id
 
 
 def in_processes(function: Callable[[str, int], Result], url: str) -> list[Result]:

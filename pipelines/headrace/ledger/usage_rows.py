@@ -110,7 +110,7 @@ class UsageRows(LedgerPart):
         prices: Mapping[str, BytePrices] | None = None,
         **only: str | Collection[str] | None,
     ) -> tuple[UsageSum, ...]:
-        """Return sums of usage at the prices of today, the most expensive first.
+        """Return sums of usage at the prices of their machines, the most expensive first.
 
         The time of machines that no attempt used is `idle`, on the day of the lease's end.
 
@@ -144,15 +144,27 @@ def rate_of(rows: FromClause) -> ColumnElement[float | None]:
     Null if a machine has no price.
     """
     usd, billed_s = _MACHINE.c.usd_per_hour, _MACHINE.c.billed_s
-    mean = func.coalesce(
-        func.sum(usd * billed_s) / func.nullif(func.sum(billed_s), 0), func.avg(usd)
-    )
-    every = select(case((func.count() == func.count(usd), mean)))
+    paid, billed = func.sum(usd * billed_s), func.nullif(func.sum(billed_s), 0.0)
+    mean = func.coalesce(paid / billed, func.avg(usd))
+    return _of_machines(rows, usd, case((func.count() == func.count(usd), mean)))
+
+
+def _of_machines(
+    rows: FromClause, own: ColumnElement[Any], of_all: ColumnElement[Any]
+) -> ColumnElement[Any]:
     of_lease = _MACHINE.c.lease_id == rows.c.lease_id
-    own = and_(of_lease, _MACHINE.c.machine_id == rows.c.machine_id)
-    of_all = every.where(of_lease).correlate(rows).scalar_subquery()
-    of_one = select(usd).where(own).correlate(rows).scalar_subquery()
-    return case((rows.c.machine_id == "", of_all), else_=of_one)
+    of_one = and_(of_lease, _MACHINE.c.machine_id == rows.c.machine_id)
+    whole, one = select(of_all).where(of_lease), select(own).where(of_one)
+    found = [each.correlate(rows).scalar_subquery() for each in (whole, one)]
+    return case((rows.c.machine_id == "", found[0]), else_=found[1])
+
+
+def _named(name: str) -> ColumnElement[Any]:
+    """Return a text of a row's machines; `several` if they differ."""
+    own = _MACHINE.c[name]
+    low, high = func.min(own), func.max(own)
+    found = _of_machines(USAGE, own, case((low == high, low), else_="several"))
+    return found.label("machine_kind" if name == "kind" else name)
 
 
 def cost_of(run_id: Any, trial: Any) -> ScalarSelect[float | None]:
@@ -183,13 +195,14 @@ PRICED = (
         USAGE,
         *(_LEASE.c[name] for name in ("owner", "site_name", "role")),
         _RUN.c.recipe_name,
+        *(_named(name) for name in ("kind", "price_source", "price_as_of")),
         rate_of(USAGE).label("usd_per_hour"),
         (USAGE.c.node_s * rate_of(USAGE) / _HOUR_S).label("usd"),
     )
     .join(_LEASE, _LEASE.c.lease_id == USAGE.c.lease_id)
     .join(_RUN, _RUN.c.run_id == USAGE.c.run_id)
 )
-"""Rows of usage with user, site, role, recipe, and the price of today."""
+"""Rows of usage with user, site, role, recipe, and the price of their machines."""
 
 
 def _day(since: str) -> int:
