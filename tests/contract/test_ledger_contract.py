@@ -45,6 +45,7 @@ from support.waiting import wait_until
 _MONEY_IN_ROWS = """
 ALTER TABLE headrace_usage DROP COLUMN machine_id;
 ALTER TABLE headrace_usage DROP COLUMN until;
+ALTER TABLE headrace_usage DROP COLUMN cpu_energy_wh;
 ALTER TABLE headrace_usage ADD COLUMN suite TEXT DEFAULT 'run-1' NOT NULL;
 ALTER TABLE headrace_usage ADD COLUMN owner TEXT DEFAULT 'ann' NOT NULL;
 ALTER TABLE headrace_usage ADD COLUMN site_name TEXT DEFAULT 'laptop' NOT NULL;
@@ -432,7 +433,8 @@ class LedgerContract:
             past = lease_row(f"past-{owner}", owner=owner, state=LeaseState.CLOSED)
             past.ended_at = ended_at
             ledger.add_lease(past, max_active=9)
-            ledger.put_machines([machine_row(lease_id=past.lease_id, billed_s=9.0)])
+            times = {"started_at": ended_at, "ended_at": ended_at}
+            ledger.put_machines([machine_row(lease_id=past.lease_id, billed_s=9.0, **times)])
         waiting = ("ada3", "bob2", "cy1", "dan1", "dan2")
         assert [ask(name) for name in waiting] == [False] * 5
         assert ledger.num_before("dan1", max_active=3) is None
@@ -580,8 +582,10 @@ class LedgerContract:
         with_lease.put_machines(machines)
         both = [usage_row(1, machine_id="dear", energy_wh=2.0), usage_row(1, attempt=2)]
         with_lease.put_trials([trial_row(n) for n in (1, 2, 3, 4)], both)
-        lost = usage_row(3, machine_id="unknown", energy_wh=1.0)
-        with_lease.put_trials([], [usage_row(2, machine_id="cheap", energy_wh=1.5), lost])
+        lost = usage_row(3, machine_id="unknown", cpu_energy_wh=1.0)
+        with_lease.put_trials(
+            [], [usage_row(2, machine_id="cheap", energy_wh=1.0, cpu_energy_wh=0.5), lost]
+        )
 
         def usd() -> list[float | None]:
             return [row.usd for row in with_lease.trials("run-1")]

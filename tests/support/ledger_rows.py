@@ -145,8 +145,9 @@ def add_ended_lease(lease_id: str, hours: float, usd_per_hour: float | None, **c
     """
     row = lease_row(lease_id, **{"state": LeaseState.CLOSED, "ended_at": USED_AT, **changes})
     open_ledger().add_lease(row, max_active=99)
-    paid = {"billed_s": 3600.0 * hours, "usd_per_hour": usd_per_hour, "ended_at": row.ended_at}
-    open_ledger().put_machines([machine_row(lease_id=lease_id, **paid)])
+    paid = {"billed_s": 3600.0 * hours, "usd_per_hour": usd_per_hour}
+    times = {"started_at": row.ended_at, "ended_at": row.ended_at}
+    open_ledger().put_machines([machine_row(lease_id=lease_id, **paid, **times)])
     return lease_id
 
 

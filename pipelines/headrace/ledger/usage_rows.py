@@ -174,7 +174,13 @@ def cost_of(run_id: Any, trial: Any) -> ScalarSelect[float | None]:
 
 def energy_of(run_id: Any, trial: Any) -> ScalarSelect[float | None]:
     """Return watt-hours of all attempts at a trial; null if one was not measured."""
-    return _of_trial(run_id, trial, USAGE.c.energy_wh)
+    return _of_trial(run_id, trial, _energy_wh())
+
+
+def _energy_wh() -> ColumnElement[float | None]:
+    """Return the sum of what was measured of GPUs and CPUs; null if neither was."""
+    both = (USAGE.c.energy_wh, USAGE.c.cpu_energy_wh)
+    return func.coalesce(both[0] + both[1], *both)
 
 
 def _of_trial(run_id: Any, trial: Any, value: ColumnElement[Any]) -> ScalarSelect[float | None]:
@@ -272,7 +278,8 @@ def _figures() -> dict[str, ColumnElement[Any]]:
         "staging_s": row.node_s * staging,
         "idle_s": row.node_s * idle,
         "failed_s": case((failed, row.node_s), else_=0.0),
-        "measured_s": case((row.energy_wh.is_not(None), row.node_s), else_=0.0),
+        "measured_s": case((_energy_wh().is_not(None), row.node_s), else_=0.0),
+        "energy_wh": _energy_wh(),
     }
 
 

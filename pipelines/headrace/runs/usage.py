@@ -92,6 +92,9 @@ class LeaseMachines:
         own, began, asked_at = self._machines_of(ended), ended.started_at, ended.asked_at
         until = min((row.ended_at or ended.finished_at for row in own), default=math.inf)
         seconds = max(min(until, ended.finished_at) - began, 0.0)
+        used, cpu_wh = ended.usage.model_dump(), ended.usage.cpu_energy_wh
+        if cpu_wh is not None:
+            used["cpu_energy_wh"] = cpu_wh * ended.node_share
         return UsageRecord(
             run_id=self.lease.run_id,
             lease_id=self.lease.lease_id,
@@ -105,7 +108,7 @@ class LeaseMachines:
             started_at=began,
             until=ended.finished_at,
             node_s=seconds * ended.node_share * ended.usage.nodes,
-            **ended.usage.model_dump(),
+            **used,
             **waits(own, asked_at or began, began, began),
         )
 

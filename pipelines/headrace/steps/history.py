@@ -86,6 +86,8 @@ class NodeRow(Timed):
     """Share of the GPUs' memory in use."""
     gpu_power_w: float | None = None
     """Power of all GPUs together, in watts."""
+    cpu_power_w: float | None = None
+    """Power of all CPUs together, in watts; null if their counters (RAPL) cannot be read."""
 
 
 class RankRow(Timed):

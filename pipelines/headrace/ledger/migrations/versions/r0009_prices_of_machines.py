@@ -26,6 +26,7 @@ def upgrade() -> None:
     )
     until = sa.Column("until", sa.Double, nullable=False, server_default="0")
     op.add_column("headrace_usage", until)
+    op.add_column("headrace_usage", sa.Column("cpu_energy_wh", sa.Double))
     keep_rows(op.get_bind())
     for column in _GONE:
         op.drop_column("headrace_usage", column)
