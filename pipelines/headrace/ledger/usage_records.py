@@ -96,6 +96,8 @@ class UsageSum(NamedTuple):
     """Machine seconds of attempts whose energy was measured."""
     energy_wh: float | None
     """Their watt-hours; null: none was measured."""
+    train_s: float
+    """Seconds of training, with waiting for data."""
     samples: float
     stored_bytes: float
     fetched_bytes: float

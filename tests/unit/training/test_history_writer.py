@@ -179,13 +179,14 @@ def test_the_power_of_cpus_is_that_of_all_packages_and_unknown_if_one_is_unreada
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter((0.0, 10.0, 20.0, 30.0))
-    monkeypatch.setattr("headrace.training.history_writer.time.monotonic", lambda: next(clock))
+    of_module = SimpleNamespace(monotonic=lambda: next(clock))
+    monkeypatch.setattr("headrace.training.history_writer.time", of_module)
 
     def count(*joules: int) -> None:
         for number, each in enumerate(joules):
             for name in (f"intel-rapl:{number}", f"intel-rapl:{number}:0"):
                 (tmp_path / name).mkdir(exist_ok=True)
-                kind = "core" if name.endswith(":0") else f"package-{number}"
+                kind = "core" if name.count(":") == 2 else f"package-{number}"
                 (tmp_path / name / "name").write_text(kind)
                 (tmp_path / name / "energy_uj").write_text(f"{each * 10**6}\n")
                 (tmp_path / name / "max_energy_range_uj").write_text(f"{10**9 - 1}\n")
