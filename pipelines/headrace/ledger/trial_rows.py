@@ -63,10 +63,10 @@ class TrialRecord(LedgerRow, kw_only=True):
     """Watt-hours of its attempts, summed by `trials`; null if that of one was not measured."""
 
 
-_USD = cost_of(TrialRecord.run_id, TrialRecord.number)
+_USD = cost_of(TrialRecord.__tablename__)
 _PRICED = select(TrialRecord).options(
     with_expression(TrialRecord.usd, _USD),
-    with_expression(TrialRecord.energy_wh, energy_of(TrialRecord.run_id, TrialRecord.number)),
+    with_expression(TrialRecord.energy_wh, energy_of(TrialRecord.__tablename__)),
 )
 
 JOURNALS = Table(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date
@@ -10,28 +9,21 @@ from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import (
-    CTE,
-    BigInteger,
     ColumnElement,
     Double,
-    FromClause,
+    Label,
     RowMapping,
-    ScalarSelect,
-    Select,
-    and_,
-    case,
-    cast,
-    func,
-    literal,
-    null,
-    or_,
+    Text,
+    TextClause,
+    bindparam,
+    literal_column,
     select,
-    union_all,
+    text,
 )
 
 from headrace.errors import LedgerError
 from headrace.ledger.database import LedgerPart, Value, given, grouped
-from headrace.ledger.rows import LeaseRecord, MachineRecord, RunRecord
+from headrace.ledger.rows import LeaseRecord, RunRecord
 from headrace.ledger.usage_records import (
     FIGURES,
     IDLE,
@@ -40,7 +32,6 @@ from headrace.ledger.usage_records import (
     UsageRecord,
     UsageSum,
 )
-from headrace.states import StepState
 
 By = Literal["run", "trial", "user", "site", "recipe", "role", "kind", "cause", "month"]
 
@@ -51,10 +42,9 @@ _OF_LEASES = {
     "recipe": "recipe_name",
     "role": "role",
 }
-_NOT_FAILED = (StepState.QUEUED, StepState.RUNNING, StepState.SUCCEEDED)
-_LEASE, _RUN, _MACHINE = LeaseRecord.__table__, RunRecord.__table__, MachineRecord.__table__
+_OF_ROWS = ("kind", "cause", "trial")
 _BLOCK = 10_000
-_HOUR_S, _DAY_S, _GB = 3600.0, 86_400, 1e9
+_HOUR_S, _DAY_S = 3600.0, 86_400
 _EPOCH = date(1970, 1, 1).toordinal()
 
 
@@ -129,64 +119,33 @@ class UsageRows(LedgerPart):
         """
         if by == "trial" and run_id is None:
             raise LedgerError("Usage by trial needs one suite", "Give its run.")
-        leases = _leases(_day(since), given(run_id=run_id, **only))
-        days = (_day(since), _day(before) or sys.maxsize)
-        query = _sums(by, leases, _parts(by, leases, run_id), days, prices or {})
+        days = {"since": _day(since), "before": _day(before) or 2**40, "now": time.time()}
+        chosen = {
+            name: [value] if isinstance(value, str) else [*value]
+            for name, value in given(run_id=run_id, **only).items()
+        }
+        values = {**days, **chosen, **dict.fromkeys(BytePrices._fields, prices or {})}
+        query = _query(by, chosen, values)
         with self._database.read() as session:
-            found = session.execute(query if by == "month" else query.limit(limit))
-            sums = [_sum_of(*row) for row in found if row[1] is not None]
-        return tuple(_by_month(sums)[:limit] if by == "month" else sums)
+            sums = [_sum_of(*row) for row in session.execute(query, values)]
+        return tuple(_by_month(sums) if by == "month" else sums)[:limit]
 
 
-def rate_of(rows: FromClause) -> ColumnElement[float | None]:
-    """Return US dollars per hour of the machine of a row, or the mean of its lease's machines.
-
-    Null if a machine has no price.
-    """
-    usd, billed_s = _MACHINE.c.usd_per_hour, _MACHINE.c.billed_s
-    paid, billed = func.sum(usd * billed_s), func.nullif(func.sum(billed_s), 0.0)
-    mean = func.coalesce(paid / billed, func.avg(usd))
-    return _of_machines(rows, usd, case((func.count() == func.count(usd), mean)))
+def cost_of(trials: str) -> ColumnElement[float | None]:
+    """Return US dollars of the attempts at a row's trial; null if those of one are unknown."""
+    return _of_trial(trials, f"node_s * ({_RATE.format(row='u')}) / {_HOUR_S}")
 
 
-def _of_machines(
-    rows: FromClause, own: ColumnElement[Any], of_all: ColumnElement[Any]
-) -> ColumnElement[Any]:
-    of_lease = _MACHINE.c.lease_id == rows.c.lease_id
-    of_one = and_(of_lease, _MACHINE.c.machine_id == rows.c.machine_id)
-    whole, one = select(of_all).where(of_lease), select(own).where(of_one)
-    found = [each.correlate(rows).scalar_subquery() for each in (whole, one)]
-    return case((rows.c.machine_id == "", found[0]), else_=found[1])
+def energy_of(trials: str) -> ColumnElement[float | None]:
+    """Return watt-hours of the attempts at a row's trial; null if one was not measured."""
+    return _of_trial(trials, _ENERGY_WH)
 
 
-def _named(name: str) -> ColumnElement[Any]:
-    """Return a text of a row's machines; `several` if they differ."""
-    own = _MACHINE.c[name]
-    low, high = func.min(own), func.max(own)
-    found = _of_machines(USAGE, own, case((low == high, low), else_="several"))
-    return found.label("machine_kind" if name == "kind" else name)
-
-
-def cost_of(run_id: Any, trial: Any) -> ScalarSelect[float | None]:
-    """Return US dollars of all attempts at a trial; null if those of an attempt are unknown."""
-    return _of_trial(run_id, trial, USAGE.c.node_s * rate_of(USAGE) / _HOUR_S)
-
-
-def energy_of(run_id: Any, trial: Any) -> ScalarSelect[float | None]:
-    """Return watt-hours of all attempts at a trial; null if one was not measured."""
-    return _of_trial(run_id, trial, _energy_wh())
-
-
-def _energy_wh() -> ColumnElement[float | None]:
-    """Return the sum of what was measured of GPUs and CPUs; null if neither was."""
-    both = (USAGE.c.energy_wh, USAGE.c.cpu_energy_wh)
-    return func.coalesce(both[0] + both[1], *both)
-
-
-def _of_trial(run_id: Any, trial: Any, value: ColumnElement[Any]) -> ScalarSelect[float | None]:
-    every = select(case((func.count() == func.count(value), func.sum(value))))
-    own = and_(USAGE.c.run_id == run_id, USAGE.c.step == "suite", USAGE.c.trial == trial)
-    return every.where(own).correlate_except(USAGE).scalar_subquery()
+def _of_trial(trials: str, value: str) -> ColumnElement[float | None]:
+    found = f"""(SELECT CASE WHEN count(*) = count({value}) THEN sum({value}) END
+        FROM headrace_usage AS u
+        WHERE u.run_id = {trials}.run_id AND u.step = 'suite' AND u.trial = {trials}.number)"""
+    return literal_column(found, Double())
 
 
 def at_most(values: Iterable[Value], number: int = 200) -> Iterator[tuple[Value, ...]]:
@@ -196,157 +155,131 @@ def at_most(values: Iterable[Value], number: int = 200) -> Iterator[tuple[Value,
         yield some
 
 
+_ENERGY_WH = "coalesce(u.energy_wh + u.cpu_energy_wh, u.energy_wh, u.cpu_energy_wh)"
+_OF_ALL = "FROM headrace_machines AS m WHERE m.lease_id = {row}.lease_id"
+_RATE = f"""CASE {{row}}.machine_id
+    WHEN '' THEN (SELECT CASE WHEN count(*) = count(usd_per_hour) THEN
+        coalesce(sum(usd_per_hour * billed_s) / nullif(sum(billed_s), 0), avg(usd_per_hour)) END
+        {_OF_ALL})
+    ELSE (SELECT usd_per_hour {_OF_ALL} AND m.machine_id = {{row}}.machine_id) END"""
+"""US dollars per hour of a row's machine, or the mean of its lease's; null if one is unknown."""
+
+
+def _named(name: str) -> Label[str]:
+    """Return a text of a row's machines; `several` if they differ."""
+    row = "headrace_usage"
+    found = f"""(SELECT CASE min({name}) WHEN max({name}) THEN min({name}) ELSE 'several' END
+        {_OF_ALL.format(row=row)} AND {row}.machine_id IN ('', m.machine_id))"""
+    return literal_column(found, Text()).label("machine_kind" if name == "kind" else name)
+
+
+_PRICE: ColumnElement[float | None] = literal_column(
+    f"({_RATE.format(row='headrace_usage')})", Double()
+)
 PRICED = (
     select(
         USAGE,
-        *(_LEASE.c[name] for name in ("owner", "site_name", "role")),
-        _RUN.c.recipe_name,
+        *(LeaseRecord.__table__.c[name] for name in ("owner", "site_name", "role")),
+        RunRecord.__table__.c.recipe_name,
         *(_named(name) for name in ("kind", "price_source", "price_as_of")),
-        rate_of(USAGE).label("usd_per_hour"),
-        (USAGE.c.node_s * rate_of(USAGE) / _HOUR_S).label("usd"),
+        _PRICE.label("usd_per_hour"),
+        (USAGE.c.node_s * _PRICE / _HOUR_S).label("usd"),
     )
-    .join(_LEASE, _LEASE.c.lease_id == USAGE.c.lease_id)
-    .join(_RUN, _RUN.c.run_id == USAGE.c.run_id)
+    .join(LeaseRecord.__table__, LeaseRecord.lease_id == USAGE.c.lease_id)
+    .join(RunRecord.__table__, RunRecord.run_id == USAGE.c.run_id)
 )
 """Rows of usage with user, site, role, recipe, and the price of their machines."""
+
+_SUMS = f"""WITH leases AS (
+    SELECT lease_id, l.run_id, l.owner, l.site_name, role, recipe_name,
+        CAST(coalesce(ended_at, :now) AS BIGINT) / {_DAY_S} AS day
+    FROM headrace_leases AS l JOIN headrace_runs AS r ON r.run_id = l.run_id
+    WHERE coalesce(ended_at, :now) >= :since * {_DAY_S} {{chosen}}
+), attempts AS (
+    SELECT u.*, {_ENERGY_WH} AS wh, coalesce(until - started_at, 0) AS seconds,
+        CASE WHEN cause IN ('queued', 'running', 'succeeded') THEN 0 ELSE 1 END AS failed,
+        coalesce(start_s, 0) + coalesce(staging_s, 0) + coalesce(train_s, 0)
+            + coalesce(evaluate_s, 0) AS known_s
+    FROM headrace_usage AS u JOIN leases ON leases.lease_id = u.lease_id WHERE {{of_run}}
+), parts AS (
+    SELECT lease_id, machine_id, {{kind}} AS kind, {{cause}} AS cause, {{trial}} AS trial,
+        CAST(until AS BIGINT) / {_DAY_S} AS day, count(*) AS attempts, sum(node_s) AS node_s,
+        sum(gpus * seconds) AS gpu_s, sum(queue_s) AS queue_s,
+        sum(CASE WHEN failed = 1 OR seconds <= 0 THEN 0 WHEN staging_s >= seconds THEN node_s
+            ELSE node_s * coalesce(staging_s, 0) / seconds END) AS staging_s,
+        sum(CASE WHEN failed = 1 OR known_s >= seconds
+            OR coalesce(start_s, staging_s, train_s, evaluate_s) IS NULL THEN 0
+            ELSE node_s * (seconds - known_s) / seconds END) AS idle_s,
+        sum(failed * node_s) AS failed_s,
+        sum(CASE WHEN wh IS NULL THEN 0 ELSE node_s END) AS measured_s, sum(wh) AS energy_wh,
+        sum(train_s) AS train_s, sum(samples) AS samples, sum(stored_bytes) AS stored_bytes,
+        sum(fetched_bytes) AS fetched_bytes
+    FROM attempts GROUP BY 1, 2, 3, 4, 5, 6
+), priced AS (
+    SELECT parts.*, {_RATE.format(row="parts")} AS rate FROM parts
+), idle AS (
+    SELECT m.lease_id, leases.day, billed_s AS node_s, billed_s * usd_per_hour AS paid,
+        CASE WHEN usd_per_hour IS NULL THEN 1 ELSE 0 END AS unpriced
+    FROM headrace_machines AS m JOIN leases ON leases.lease_id = m.lease_id
+    UNION ALL SELECT p.lease_id, leases.day, -node_s, -node_s * rate, 0
+    FROM priced AS p JOIN leases ON leases.lease_id = p.lease_id
+    WHERE EXISTS (SELECT 1 FROM headrace_machines AS m WHERE m.lease_id = p.lease_id)
+), every AS (
+    SELECT lease_id, kind, cause, trial, day, attempts,
+        CASE WHEN rate IS NULL THEN attempts ELSE 0 END AS unpriced, node_s * rate AS paid,
+        {", ".join(FIGURES)} FROM priced
+    UNION ALL SELECT lease_id, '{IDLE}', '{IDLE}', 0, day, 0, unpriced, paid,
+        {", ".join("node_s" if name in ("node_s", "idle_s") else "NULL" for name in FIGURES)}
+    FROM idle
+)
+SELECT {{name}} AS name, CAST(sum(attempts) AS BIGINT), CAST(sum(unpriced) AS BIGINT),
+    sum(paid) / {_HOUR_S} AS usd,
+    {", ".join(f"CAST(sum({name}) AS DOUBLE PRECISION)" for name in FIGURES)},
+    sum(stored_bytes * {{stored_month}}) / 1e9, sum(fetched_bytes * {{fetched}}) / 1e9
+FROM every JOIN leases ON leases.lease_id = every.lease_id
+WHERE every.day >= :since AND every.day < :before
+GROUP BY 1 ORDER BY usd DESC NULLS LAST, name
+"""
+"""Sums over attempts, and over machines less what attempts took of them, which is idle time.
+
+All of an attempt without success is failure. Idle time of others is what they report nothing of.
+"""
+
+
+def _query(by: By | None, only: Mapping[str, Any], values: dict[str, Any]) -> TextClause:
+    """Return the query of sums; `values` are its parameters."""
+    name = "''" if by is None else f"leases.{_OF_LEASES[by]}" if by in _OF_LEASES else f"every.{by}"
+    parts = {"kind": "''", "cause": "''", "trial": "0"} | ({by: by} if by in _OF_ROWS else {})
+    query = text(
+        _SUMS.format(
+            **parts,
+            name="every.day" if by == "month" else name,
+            chosen="".join(f" AND l.{key} IN :{key}" for key in only),
+            of_run="u.run_id IN :run_id" if "run_id" in only else "1 = 1",
+            **{key: _price(key, values) for key in BytePrices._fields},
+        )
+    )
+    return query.bindparams(*(bindparam(key, expanding=True, type_=Text()) for key in only))
+
+
+def _price(key: str, values: dict[str, Any]) -> str:
+    """Return US dollars of a GB by the site of a lease, null elsewhere."""
+    prices: Mapping[str, BytePrices] = values.pop(key)
+    known = {site: usd for site, each in prices.items() if (usd := getattr(each, key)) is not None}
+    values |= {f"{key}_site_{k}": site for k, site in enumerate(known)}
+    values |= {f"{key}_usd_{k}": usd for k, usd in enumerate(known.values())}
+    cases = (f"WHEN :{key}_site_{k} THEN :{key}_usd_{k}" for k in range(len(known)))
+    return (
+        f"CAST(CASE leases.site_name {' '.join(cases)} END AS DOUBLE PRECISION)"
+        if known
+        else "NULL"
+    )
 
 
 def _day(since: str) -> int:
     """Return the number of a day since the epoch; 0 for an empty text."""
     whole = f"{since}-01" if len(since) == len("2026-11") else since
     return date.fromisoformat(whole).toordinal() - _EPOCH if since else 0
-
-
-def _day_of(at: ColumnElement[Any]) -> ColumnElement[int]:
-    return cast(at, BigInteger) // _DAY_S
-
-
-def _leases(day: int, only: Mapping[str, str | Collection[str]]) -> CTE:
-    """Return leases that took machines since a day, with what groups them."""
-    until = func.coalesce(_LEASE.c.ended_at, time.time())
-    query = select(
-        *(_LEASE.c[name] for name in ("lease_id", "run_id", "owner", "site_name", "role")),
-        _RUN.c.recipe_name,
-        _day_of(until).label("day"),
-    ).join(_RUN, _RUN.c.run_id == _LEASE.c.run_id)
-    for name, each in only.items():
-        query = query.where(_LEASE.c[name].in_([each] if isinstance(each, str) else each))
-    return query.where(_day_of(until) >= day).cte("leases")
-
-
-def _parts(by: By | None, leases: CTE, run_id: str | None) -> CTE:
-    """Return figures of attempts, summed by what has one price and belongs to one group."""
-    groups = {
-        "lease_id": USAGE.c.lease_id,
-        "machine_id": USAGE.c.machine_id,
-        "kind": USAGE.c.kind if by == "kind" else literal(""),
-        "cause": USAGE.c.cause if by == "cause" else literal(""),
-        "trial": USAGE.c.trial if by == "trial" else literal(0),
-        "day": _day_of(USAGE.c.until),
-    }
-    sums = (func.sum(value).label(name) for name, value in _figures().items())
-    columns = (column.label(name) for name, column in groups.items())
-    query = select(*columns, func.count().label("attempts"), *sums).join(
-        leases, leases.c.lease_id == USAGE.c.lease_id
-    )
-    if run_id is not None:  # found by the key
-        query = query.where(USAGE.c.run_id == run_id)
-    return query.group_by(*(column for column in groups.values())).cte("parts")
-
-
-def _figures() -> dict[str, ColumnElement[Any]]:
-    """Return what an attempt took, with its shares of staging, idle time and failure.
-
-    All of an attempt without success is failure; what is in no share was training and other work.
-    """
-    row = USAGE.c
-    seconds = func.coalesce(row.until - row.started_at, 0.0)
-    reported = (row.start_s, row.staging_s, row.train_s, row.evaluate_s)
-    known_s = sum((func.coalesce(each, 0.0) for each in reported), literal(0.0))
-    failed = row.cause.not_in([state.value for state in _NOT_FAILED])
-    nothing = or_(failed, seconds <= 0)
-    idle = case(
-        (or_(nothing, func.coalesce(*reported).is_(None), known_s >= seconds), 0.0),
-        else_=(seconds - known_s) / func.nullif(seconds, 0.0),
-    )
-    staged_s = func.coalesce(row.staging_s, 0.0)
-    staging = case(
-        (nothing, 0.0), (staged_s >= seconds, 1.0), else_=staged_s / func.nullif(seconds, 0.0)
-    )
-    return {name: row[name] for name in FIGURES if name in row} | {
-        "gpu_s": row.gpus * seconds,
-        "staging_s": row.node_s * staging,
-        "idle_s": row.node_s * idle,
-        "failed_s": case((failed, row.node_s), else_=0.0),
-        "measured_s": case((_energy_wh().is_not(None), row.node_s), else_=0.0),
-        "energy_wh": _energy_wh(),
-    }
-
-
-def _sums(
-    by: By | None,
-    leases: CTE,
-    parts: CTE,
-    days: tuple[int, int],
-    prices: Mapping[str, BytePrices],
-) -> Select[Any]:
-    """Return sums over attempts, and over machines less what attempts took of them."""
-    rate, of_lease = rate_of(parts), leases.c.lease_id == parts.c.lease_id
-    usd, no_price = (
-        parts.c.node_s * rate / _HOUR_S,
-        case((rate.is_(None), parts.c.attempts), else_=0),
-    )
-    groups = [parts.c[name] for name in ("lease_id", "kind", "cause", "trial", "day")]
-    attempts = select(*groups, parts.c.attempts, no_price.label("unpriced"), usd.label("usd"),
-                      *(parts.c[name] for name in FIGURES))  # fmt: skip
-    machine = _MACHINE.c
-    is_counted = select(1).where(machine.lease_id == parts.c.lease_id).exists()
-    taken = select(*_idle(parts, leases, 0, -usd, -parts.c.node_s)).join(leases, of_lease)
-    unknown = case((machine.usd_per_hour.is_(None), 1), else_=0)
-    paid = machine.billed_s * machine.usd_per_hour / _HOUR_S
-    held = select(*_idle(_MACHINE, leases, unknown, paid, machine.billed_s)).join(
-        leases, leases.c.lease_id == machine.lease_id
-    )
-    rows = union_all(attempts, held, taken.where(is_counted)).cte("rows")
-    name: ColumnElement[Any] = literal("")
-    if by in _OF_LEASES:
-        name = leases.c[_OF_LEASES[by]]
-    elif by is not None:
-        name = rows.c["day" if by == "month" else by]
-    sums: list[ColumnElement[Any]] = [
-        cast(func.sum(rows.c[each]), Double()) for each in ("usd", *FIGURES)
-    ]
-    counts = [cast(func.sum(rows.c[each]), BigInteger()) for each in ("attempts", "unpriced")]
-    besides: list[ColumnElement[Any]] = [
-        cast(func.sum(rows.c[figure] * _price(leases, prices, key)), Double())
-        for figure, key in (("stored_bytes", "stored_month"), ("fetched_bytes", "fetched"))
-    ]
-    query = select(name.label("name"), *counts, *sums, *besides)
-    query = query.join(leases, leases.c.lease_id == rows.c.lease_id)
-    query = query.where(rows.c.day >= days[0], rows.c.day < days[1])
-    grouped_by = query if by is None else query.group_by(name)
-    return grouped_by.order_by(sums[0].desc().nulls_last(), name)
-
-
-def _idle(
-    source: FromClause, leases: CTE, unpriced: Any, usd: ColumnElement[Any], node_s: Any
-) -> list[ColumnElement[Any]]:
-    """Return the columns of idle time, which are added up over machines and attempts."""
-    figures = [
-        (node_s if name in ("node_s", "idle_s") else cast(null(), Double())).label(name)
-        for name in FIGURES
-    ]
-    kind, trial = literal(IDLE), literal(0)
-    groups = (source.c.lease_id, kind.label("kind"), kind.label("cause"), trial.label("trial"))
-    counts = (literal(0).label("attempts"), cast(unpriced, BigInteger).label("unpriced"))
-    return [*groups, leases.c.day, *counts, usd.label("usd"), *figures]
-
-
-def _price(leases: CTE, prices: Mapping[str, BytePrices], key: str) -> ColumnElement[Any]:
-    known = {site: usd for site, each in prices.items() if (usd := getattr(each, key)) is not None}
-    if not known:
-        return cast(null(), Double())
-    return case(known, value=leases.c.site_name) / _GB
 
 
 def _sum_of(name: Any, *sums: Any) -> UsageSum:
