@@ -119,7 +119,7 @@ def _read(file: Path) -> pa.Table:
         table = report.to_table(columns=[_COST, _BEGIN, _TAGS, *names])
     except (OSError, pa.ArrowInvalid) as error:
         raise UserError(f"{file} cannot be read: {error}", "Give CSV or Parquet.") from error
-    service = pc.coalesce(*(table[name] for name in names), "unknown")
+    service = pc.coalesce(*(table[name].cast("string") for name in names), "unknown")
     return table.append_column("service", service).append_column("usd", table[_COST].cast("double"))
 
 
