@@ -6,6 +6,7 @@ https://docs.aws.amazon.com/cur/latest/userguide/table-dictionary-cur2.html.
 
 from __future__ import annotations
 
+import json
 from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 
 _COST, _BEGIN, _TAGS = ("line_item_unblended_cost", "line_item_usage_start_date", "resource_tags")
 _SERVICES = ("product_servicecode", "line_item_product_code")
-_KEY, _NAME = "^(user[:_])?headrace[:_]", "^headrace-"
-_IN_TEXT = '"(user[:_])?headrace[:_]|"(user[:_])?[Nn]ame" *: *"headrace-'
+_OURS = '"(user[:_])?headrace[:_]|"(user[:_])?[Nn]ame" *: *"headrace-'
 """Tags of instances and volumes, as `{"user_Name": "headrace-…", "user_headrace_owner": "…"}`."""
 
 
@@ -42,21 +42,14 @@ class Bill(Record):
 
 
 def compare(file: Path, chosen: dict[str, Any], *, as_json: bool) -> None:
-    """Print the bill of a report beside what headrace counts.
-
-    Args:
-        file: The report.
-        chosen: First day, user, site as for `Ledger.usage_sums`.
-        as_json: Whether to print JSON.
-    """
+    """Print the bill of a report beside what headrace counts; `chosen` as for `usage_sums`."""
     found = bill_of(file, chosen)
     if as_json:
         tell_json(found)
         return
     listed = Listing("service", "USD", figures=("USD",))
-    for name, usd in found.services.items():
+    for name, usd in {**found.services, "all": found.usd}.items():
         listed.add(name, hundredths(usd))
-    listed.add("all", hundredths(found.usd))
     open_console().print(listed)
     counted = "an unknown amount" if found.counted_usd is None else hundredths(found.counted_usd)
     tell(
@@ -124,15 +117,10 @@ def _read(file: Path) -> pa.Table:
 
 
 def _is_tagged(tags: pa.Array) -> pa.Array:
-    """Return for each line whether it has a tag of headrace, in a map or in its JSON text."""
+    """Return whether each line has a tag of headrace, in a map or in JSON text."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if not pa.types.is_map(tags.type):
-        return pc.fill_null(pc.match_substring_regex(tags, _IN_TEXT), False)
-    keys = pc.match_substring_regex(tags.keys, _KEY)
-    names = pc.match_substring_regex(tags.keys, "^(user[:_])?[Nn]ame$")
-    named = pc.and_(names, pc.match_substring_regex(tags.items, _NAME))
-    lists = pa.ListArray.from_arrays(tags.offsets, pc.or_kleene(keys, named))
-    lines = pc.list_parent_indices(lists).filter(lists.flatten())
-    return pc.is_in(pa.array(range(len(tags)), pa.int64()), pc.unique(lines))
+    if pa.types.is_map(tags.type):
+        tags = pa.array([json.dumps(dict(each or ())) for each in tags.to_pylist()], pa.string())
+    return pc.fill_null(pc.match_substring_regex(tags, _OURS), False)

@@ -87,18 +87,22 @@ def cost(  # noqa: PLR0913  options of a command
         refresh_usage(run or None)
     except LedgerError as error:  # entered rows are shown nonetheless
         typer.echo(f"Without the last minutes: {error.what}", err=True)
-    only = {name: value for name, value in (("owner", user), ("site_name", site)) if value}
-    chosen: dict[str, Any] = {"run_id": run or None, "since": first_day(since), **only}
+    names = {"run_id": run, "owner": user, "site_name": site}
+    chosen: dict[str, Any] = {name: value or None for name, value in names.items()}
+    chosen["since"] = first_day(since)
     if bill is not None:
         compare(bill, chosen, as_json=as_json)
-        return
-    ledger, prices = open_ledger(), byte_prices()
-    is_whole = as_json or as_csv
-    most = None if is_whole else limit + 1
-    sums = ledger.usage_sums(cast("By", by), limit=most, prices=prices, **chosen)
-    if is_whole:
+    elif as_json or as_csv:
+        sums = open_ledger().usage_sums(cast("By", by), prices=byte_prices(), **chosen)
         _write([_for_programs(by, each) for each in sums], as_json=as_json)
-        return
+    else:
+        _show(by, chosen, limit)
+
+
+def _show(by: str, chosen: dict[str, Any], limit: int) -> None:
+    """Print the table, what it leaves open, and this month's allowances beside costs of all."""
+    ledger, prices, run = open_ledger(), byte_prices(), chosen["run_id"]
+    sums = ledger.usage_sums(cast("By", by), limit=limit + 1, prices=prices, **chosen)
     if not sums:
         typer.echo("No costs are recorded.")
         return
@@ -108,7 +112,8 @@ def cost(  # noqa: PLR0913  options of a command
     used = run_cost(run) if run else None
     for line in (*_notes(total, roles), *(() if used is None else map(_price, used.lines))):
         tell(line)
-    _tell_allowances(run, site, user)
+    if not run:
+        _tell_allowances(chosen["site_name"] or "", chosen["owner"] or "")
 
 
 def byte_prices() -> dict[str, BytePrices]:
@@ -124,10 +129,8 @@ def _price(line: CostLine) -> str:
     return f"Price of {' '.join(filter(None, (line.kind, line.market)))}: {line.price}."
 
 
-def _tell_allowances(run: str, site: str, user: str) -> None:
-    """Show the allowances of sites this month and how much is spent; not with a run's costs."""
-    if run:
-        return
+def _tell_allowances(site: str, user: str) -> None:
+    """Show the allowances of sites this month, and how much is spent."""
     listed = Listing("this month", "taken", "of", "by", figures=("taken", "of"))
     known = [
         (name, each)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import typer
 
@@ -38,6 +39,12 @@ class RankedSite(Record):
     is_cheapest: bool = False
 
 
+_ORDERS: dict[str, Callable[[RankedSite], float]] = {
+    "samples": lambda each: -(each.samples_per_s or 0.0),
+    "usd": lambda each: math.inf if each.usd is None else each.usd,
+}
+
+
 def rank(
     work: Annotated[
         str, typer.Argument(help="A recipe, or the id of a run.", autocompletion=arguments.recipes)
@@ -59,9 +66,9 @@ def rank(
 
         headrace rank digits-20260102-030405-0a1b2c3d --site laptop --site cluster --by usd
     """
-    if by not in ("samples", "usd"):
-        raise UserError(f"--by is '{by}'", nearest(by, ("samples", "usd")))
-    found = ranked(_alike(work), site, "usd" if by == "usd" else "samples")
+    if by not in _ORDERS:
+        raise UserError(f"--by is '{by}'", nearest(by, _ORDERS))
+    found = sorted(ranked(_alike(work), site), key=_ORDERS[by])
     if as_json:
         tell_json(found)
         return
@@ -75,34 +82,25 @@ def rank(
     open_console().print(listed)
 
 
-def ranked(
-    runs: Sequence[RunRecord], sites: Sequence[str] | None, by: Literal["samples", "usd"]
-) -> list[RankedSite]:
-    """Return what runs took on some sites or all, the best first.
+def ranked(runs: Sequence[RunRecord], sites: Sequence[str] | None) -> list[RankedSite]:
+    """Return what runs took on some sites or all.
 
     Raises:
         UnknownNameError: One of the sites has none of these runs.
     """
     by_site = grouped((run.site_name, run) for run in runs)
-    for name in sites or ():
-        if name not in by_site:
-            what = f"No run with this recipe has succeeded on site '{name}'"
-            raise UnknownNameError(what, f"Sites with runs: {', '.join(sorted(by_site))}.")
+    if unknown := [name for name in sites or () if name not in by_site]:
+        what = f"No run with this recipe has succeeded on site '{unknown[0]}'"
+        raise UnknownNameError(what, f"Sites with runs: {', '.join(sorted(by_site))}.")
     found = [_of_site(name, by_site[name]) for name in sites or by_site]
     most = max((each.samples_per_s or 0.0 for each in found), default=0.0)
-    least = min((each.usd for each in found if each.usd is not None), default=None)
-    found = [
+    least = min(map(_ORDERS["usd"], found))
+    return [
         each.model_copy(
-            update={
-                "is_fastest": each.samples_per_s == most,
-                "is_cheapest": each.usd is not None and each.usd == least,
-            }
+            update={"is_fastest": each.samples_per_s == most, "is_cheapest": each.usd == least}
         )
         for each in found
     ]
-    if by == "usd":
-        return sorted(found, key=lambda each: (each.usd is None, each.usd))
-    return sorted(found, key=lambda each: -(each.samples_per_s or 0.0))
 
 
 def _alike(work: str) -> list[RunRecord]:

@@ -71,7 +71,7 @@ class NodePrice(Settings):
         return node + gpus * (self.usd_per_gpu_hour or 0.0) + cores
 
 
-class BytePrices(Settings):
+class SitePrices(Settings):
     """Prices of storage and transfer, for `headrace cost`; a GB has 10⁹ bytes."""
 
     usd_per_gb_month: AmountFrom0 | None = None
@@ -350,7 +350,7 @@ class Site(Settings):
     """Whether checkpoints may hold objects of any class, whose unpickling runs code of theirs."""
     limits: Limits = Limits()
     """What this place allows."""
-    prices: BytePrices = BytePrices()
+    prices: SitePrices = SitePrices()
     """Prices of storage and transfer; machines have the `price` of their role."""
     s3: StoreOptions = StoreOptions()
     """How sources, datasets and targets on S3 and in other object stores are reached."""
