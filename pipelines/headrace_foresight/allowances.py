@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import UserError
+from headrace.ledger.lease_slots import Taken
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.site import Role, Site
 from headrace.recipe.teams import Sites, known_sites, teams
@@ -63,9 +64,15 @@ def _usd_of_run(run: Run, ahead_s: float) -> float:
     return 0.0 if cost is None else cost.usd
 
 
+def _of_users(site: Site, amount: Callable[[Taken], float]) -> dict[str, float]:
+    found = defaultdict[str, float](float)
+    for each in open_ledger().taken_this_month(site.name):
+        found[each.owner] += amount(each)
+    return found
+
+
 def _usd_of_users(site: Site) -> dict[str, float]:
-    sums = open_ledger().usage_sums("user", since=_this_month(), site_name=site.name)
-    return {each.name: each.usd for each in sums}
+    return _of_users(site, lambda taken: taken.usd or 0.0)
 
 
 def _most_gpu_hours(role: Role) -> Most | None:
@@ -88,19 +95,8 @@ def _gpu_hours_of_run(run: Run, ahead_s: float) -> float:
 
 def _gpu_hours_of_users(site: Site) -> dict[str, float]:
     """Return GPU hours by user: of all held GPUs, busy or not, by the roles' GPUs per node."""
-    found: defaultdict[str, float] = defaultdict(float)
-    for name, role in site.roles.items():
-        if gpus := role.batch.gpus_per_node:
-            sums = open_ledger().usage_sums(
-                "user", since=_this_month(), site_name=site.name, role=name
-            )
-            for each in sums:
-                found[each.name] += each.node_s * gpus / _HOUR_S
-    return found
-
-
-def _this_month() -> str:
-    return time.strftime("%Y-%m-01", time.gmtime())
+    gpus = {name: role.batch.gpus_per_node for name, role in site.roles.items()}
+    return _of_users(site, lambda taken: taken.seconds / _HOUR_S * gpus.get(taken.role, 0))
 
 
 USD = Measure(

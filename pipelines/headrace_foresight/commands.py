@@ -13,7 +13,12 @@ COMMANDS = {
     "cost": Command(
         "Look",
         "headrace_foresight.cost_command:cost",
-        "Show what machines took: hours, money, what was wasted.",
+        "Show what machines took: hours, money, energy, what was wasted.",
+    ),
+    "rank": Command(
+        "Look",
+        "headrace_foresight.rank_command:rank",
+        "Rank sites by what runs of a recipe took there.",
     ),
     "ownership": Command(
         "Admin",

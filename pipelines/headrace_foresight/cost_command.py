@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
 import typer
@@ -15,8 +16,9 @@ from headrace.cli.listing import Listing
 from headrace.errors import LedgerError, UserError, nearest
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.usage_records import UsageSum
-from headrace.ledger.usage_rows import By
-from headrace.recipe.teams import teams_of
+from headrace.ledger.usage_rows import By, BytePrices
+from headrace.recipe.teams import known_sites, teams_of
+from headrace.runs.costs import CostLine, run_cost
 from headrace.runs.refresh_usage import (
     first_day,
     price_again,
@@ -25,15 +27,13 @@ from headrace.runs.refresh_usage import (
     wasted,
 )
 from headrace_foresight.allowances import known_allowances
+from headrace_foresight.bill import compare
 
-_HOUR_S = 3600.0
-_NONE = {("suite", ""): "(no suite)", ("trial", "0"): "(no trial)"}
+_HOUR_S, _KWH, _GB = 3600.0, 1000.0, 1e9
+_NONE = {("trial", "0"): "(no trial)"}
 _HOURS = ("node_s", "gpu_s", "queue_s")
-_MONEY = ("usd", "usd_staging", "usd_idle", "usd_failed")
-_TITLES = (
-    *("attempts", "hours", "GPU h", "queue h", "USD", "staging", "idle", "failed"),
-    "wasted",
-)
+_SHARES = ("staging_s", "idle_s", "failed_s")
+_TITLES = ("attempts", "hours", "GPU h", "queue h", "USD", "staging", "idle", "failed", "kWh")
 
 
 def cost(  # noqa: PLR0913  options of a command
@@ -50,11 +50,17 @@ def cost(  # noqa: PLR0913  options of a command
         str, typer.Option(help="Only work on this site.", autocompletion=arguments.sites)
     ] = "",
     refresh: Annotated[bool, typer.Option("--refresh", help="Query unknown prices again.")] = False,
+    correct: Annotated[
+        bool, typer.Option("--correct", help="Price all machines again, by the sites of today.")
+    ] = False,
+    bill: Annotated[
+        Path | None, typer.Option(help="Compare with this AWS Cost and Usage Report, by service.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Rows of the table, the most expensive.")] = 40,
     as_json: JsonOption = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV for spreadsheets.")] = False,
 ) -> None:
-    """Show what machines took: hours, money, what was wasted.
+    """Show what machines took: hours, money, energy, what was wasted.
 
     Every attempt counts, failed ones too, and the idle time of machines. The wait in a queue is
     shown beside it and costs nothing. Rows are months, or with a run the kinds of its steps; see
@@ -66,40 +72,65 @@ def cost(  # noqa: PLR0913  options of a command
         headrace cost --by user --since 30d
 
         headrace cost digits-20260102-030405-0a1b2c3d --by trial --csv
+
+        headrace cost --bill november.csv.gz --since 2026-11
     """
     by = by or ("kind" if run else "month")
     if by not in get_args(By):
         raise UserError(f"--by '{by}' is not known", nearest(by, get_args(By)))
     if by == "trial" and not run:
         raise UserError("--by trial needs one suite", "Name it: headrace cost RUN --by trial.")
-    if refresh:
-        typer.echo(f"Machines of {price_again(run or None)} leases have a price now.", err=True)
+    if refresh or correct:
+        count = price_again(run or None, anew=correct)
+        typer.echo(f"Machines of {count} leases have another price now.", err=True)
     try:
         refresh_usage(run or None)
     except LedgerError as error:  # entered rows are shown nonetheless
         typer.echo(f"Without the last minutes: {error.what}", err=True)
-    only = {name: value for name, value in (("owner", user), ("site_name", site)) if value}
-    chosen: dict[str, Any] = {"run_id": run or None, "since": first_day(since), **only}
-    is_whole = as_json or as_csv
-    sums = open_ledger().usage_sums(cast("By", by), limit=None if is_whole else limit + 1, **chosen)
-    if is_whole:
+    names = {"run_id": run, "owner": user, "site_name": site}
+    chosen: dict[str, Any] = {name: value or None for name, value in names.items()}
+    chosen["since"] = first_day(since)
+    if bill is not None:
+        compare(bill, chosen, as_json=as_json)
+    elif as_json or as_csv:
+        sums = open_ledger().usage_sums(cast("By", by), prices=byte_prices(), **chosen)
         _write([_for_programs(by, each) for each in sums], as_json=as_json)
-        return
+    else:
+        _show(by, chosen, limit)
+
+
+def _show(by: str, chosen: dict[str, Any], limit: int) -> None:
+    """Print the table, what it leaves open, and this month's allowances beside costs of all."""
+    ledger, prices, run = open_ledger(), byte_prices(), chosen["run_id"]
+    sums = ledger.usage_sums(cast("By", by), limit=limit + 1, prices=prices, **chosen)
     if not sums:
         typer.echo("No costs are recorded.")
         return
-    (total,) = open_ledger().usage_sums(None, **chosen)
+    (total,) = ledger.usage_sums(None, prices=prices, **chosen)
     open_console().print(_listed(by, sums[:limit], total, is_whole=len(sums) <= limit))
     roles = list(unpriced(**chosen)) if total.unpriced else []
-    for line in _notes(total, roles):
+    used = run_cost(run) if run else None
+    for line in (*_notes(total, roles), *(() if used is None else map(_price, used.lines))):
         tell(line)
-    _tell_allowances(run, site, user)
+    if not run:
+        _tell_allowances(chosen["site_name"] or "", chosen["owner"] or "")
 
 
-def _tell_allowances(run: str, site: str, user: str) -> None:
-    """Show the allowances of sites this month and how much is spent; not with a run's costs."""
-    if run:
-        return
+def byte_prices() -> dict[str, BytePrices]:
+    """Return what sites charge for storage and transfer today."""
+    every = {name: site.prices for name, site in known_sites().items()}
+    return {
+        name: BytePrices(each.usd_per_gb_month, each.usd_per_fetched_gb)
+        for name, each in every.items()
+    }
+
+
+def _price(line: CostLine) -> str:
+    return f"Price of {' '.join(filter(None, (line.kind, line.market)))}: {line.price}."
+
+
+def _tell_allowances(site: str, user: str) -> None:
+    """Show the allowances of sites this month, and how much is spent."""
     listed = Listing("this month", "taken", "of", "by", figures=("taken", "of"))
     known = [
         (name, each)
@@ -124,35 +155,40 @@ def _listed(by: str, sums: Sequence[UsageSum], total: UsageSum, *, is_whole: boo
 
 
 def _cells(each: UsageSum) -> list[str]:
-    share = wasted(each)
-    is_known = each.usd > 0 or not each.unpriced
-    money = [hundredths(getattr(each, name)) if is_known else "?" for name in _MONEY]
-    if is_known and each.unpriced:
-        money[0] += "+?"
+    usd = "?" if each.usd is None else hundredths(each.usd)
+    usd += "+?" if each.unpriced and each.usd is not None else ""
     hours = [hundredths(getattr(each, name) / _HOUR_S) for name in _HOURS]
-    return [str(each.attempts), *hours, *money, "" if share is None else f"{share:.0%}"]
+    shares = [
+        f"{getattr(each, name) / each.node_s:.0%}" if each.node_s > 0 else "" for name in _SHARES
+    ]
+    kwh = "—" if each.energy_wh is None else hundredths(each.energy_wh / _KWH)
+    return [str(each.attempts), *hours, usd, *shares, kwh]
 
 
-def _notes(total: UsageSum, roles: Sequence[str]) -> list[str]:
-    notes = []
-    if total.node_s > 0:
-        idle, failed = total.idle_s / total.node_s, total.failed_s / total.node_s
-        notes.append(
-            f"Wasted is the share of the machines' hours that were idle ({idle:.0%}: boot, between "
-            f"steps, no trial) or of attempts that did not succeed ({failed:.0%}: each as a whole)."
+def _notes(total: UsageSum, roles: Sequence[str]) -> Iterator[str]:
+    if (share := wasted(total)) is not None:
+        yield (
+            f"{share:.0%} of the machines' hours were wasted: idle (boot, between steps, no trial),"
+            " or of attempts that did not succeed (each as a whole)."
         )
+    if total.energy_wh is not None:
+        measured, hours = total.measured_s / _HOUR_S, total.node_s / _HOUR_S
+        yield f"kWh were measured in {hundredths(measured)} of {hundredths(hours)} machine hours."
+    for usd, amount, what in (
+        (total.usd_storage, total.stored_bytes, "a month for {:,.3g} GB of packed datasets"),
+        (total.usd_transfer, total.fetched_bytes, "for {:,.3g} GB read from object stores"),
+    ):
+        if usd is not None:
+            yield f"Besides machines: {hundredths(usd)} USD {what.format(amount / _GB)}."
     if roles:
-        notes.append(
+        yield (
             f"No price is known of role {', '.join(roles)}: its hours are counted without a cost. "
             "Write `price` there in the site, or `ec2.prices`."
         )
-    return notes
 
 
 def _for_programs(by: str, each: UsageSum) -> dict[str, Any]:
     row = each._asdict()
-    if each.unpriced and not each.usd:
-        row |= dict.fromkeys(_MONEY)
     return {by: row.pop("name"), **row, "wasted": wasted(each)}
 
 

@@ -180,10 +180,8 @@ def probed(run_id: str) -> Probed:
             f"`headrace runs` lists runs; `headrace status {run_id}` shows this one.",
         )
     rows = summaries(record.findings.measurements)
-    usage = open_ledger().usage(run_id)
-    taken = [each for each in usage if each.kind == "probe"]
-    usd = [each.usd for each in usage]
-    known = [each for each in usd if each is not None]
+    taken = [each for each in open_ledger().usage(run_id) if each.kind == "probe"]
+    sums = open_ledger().usage_sums(run_id=run_id)
     last = taken[-1] if taken else None
     return Probed(
         run_id=run_id,
@@ -193,8 +191,8 @@ def probed(run_id: str) -> Probed:
         report=str(folder.report / REPORT),
         images=read_provenance(folder).images,
         elapsed_s=(run.finished_at or record.finished_at) - run.created_at,
-        node_s=sum(each.node_s for each in usage),
-        usd=sum(known) if known and len(known) == len(usd) else None,
+        node_s=sums[0].node_s if sums else 0.0,
+        usd=sums[0].usd if sums and not sums[0].unpriced else None,
         cpu_use=None if last is None else last.cpu_use,
         gpu_use=None if last is None else last.gpu_use,
     )

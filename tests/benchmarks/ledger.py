@@ -11,12 +11,12 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, get_args
 
 import typer
 
 from headrace.ledger.ledger import Ledger
-from headrace.ledger.rows import LeaseRecord, RunRecord
+from headrace.ledger.rows import LeaseRecord, MachineRecord, RunRecord
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.ledger.usage_records import UsageRecord
 from headrace.ledger.usage_rows import By
@@ -60,6 +60,7 @@ def _questions(opened: Ledger) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "one suite by cause", lambda: opened.usage_sums("cause", run_id="suite-0")
     yield "its 50 best trials", lambda: opened.trials("suite-0", order="objective", limit=50)
     yield "its trials by state", lambda: opened.trials_counted(["suite-0"])
+    yield "its 50 dearest trials", lambda: opened.trials("suite-0", order="-usd", limit=50)
     yield "1,000 more attempts", lambda: opened.put_usage(islice(_usage(2_000, seed=2), 1_000))
 
 
@@ -74,6 +75,7 @@ def enter(opened: Ledger, rows: int, folder: str = "") -> None:
     for number in range(-(-rows // _PER_SUITE)):
         opened.add_run(replace(_run(number), folder=folder))
         opened.add_lease(_lease(number), max_active=10**9)
+        opened.put_machines(map(partial(_machine, number), range(10)))
     left = _usage(rows, seed=1)
     while some := tuple(islice(left, _AT_ONCE)):
         opened.put_trials({(row.run_id, row.trial): _trial(row) for row in some}.values(), some)
@@ -86,26 +88,21 @@ def _usage(rows: int, seed: int) -> Iterator[UsageRecord]:
         suite, place = divmod(k, _PER_SUITE)
         trial, attempt = divmod(place, 3)
         cause, took_s = draw.choice(_CAUSES), draw.uniform(60, 80_000)
-        usd: dict[str, Any] = {"usd": took_s / 3600 * 0.752, "usd_idle": 0.0, "usd_staging": 0.1}
         yield UsageRecord(
             run_id=f"suite-{suite}",
             step="suite",
             trial=2 * trial + min(attempt, 1) + 1,
             attempt=max(attempt, 1),
             kind="trial",
-            suite=f"suite-{suite}",
             lease_id=f"lease-{suite}",
-            owner=f"user-{suite % 20}",
-            site_name=f"site-{suite % 4}",
-            recipe_name="digits",
-            role="gpu",
-            state=StepState.SUCCEEDED if cause == "succeeded" else StepState.FAILED,
             cause=cause,
-            day=time.strftime("%Y-%m-%d", time.gmtime(1.767e9 + 31_500_000 * place / _PER_SUITE)),
+            started_at=(ended_at := 1.767e9 + 31_500_000 * place / _PER_SUITE) - took_s,
+            until=ended_at,
+            machine_id=f"node-{k % 10}",
+            train_s=took_s - 30,
             node="node-0",
             node_s=took_s,
             created_at=float(k),
-            **usd,
         )
 
 
@@ -115,7 +112,7 @@ def _trial(row: UsageRecord) -> TrialRecord:
         number=row.trial,
         name=f"trial-{row.trial}",
         values={"model.lr": row.node_s},
-        state=row.state,
+        state=StepState.SUCCEEDED if row.cause == "succeeded" else StepState.FAILED,
         objective=row.node_s % 1,
         created_at=row.created_at,
     )
@@ -134,6 +131,23 @@ def _run(number: int) -> RunRecord:
     )
 
 
+def _machine(number: int, place: int) -> MachineRecord:
+    return MachineRecord(
+        lease_id=f"lease-{number}",
+        machine_id=f"node-{place}",
+        job="",
+        kind="g4dn.2xlarge",
+        market="",
+        place="",
+        created_at=1.0,
+        started_at=1.767e9,
+        ended_at=1.8e9,
+        seen_at=1.8e9,
+        billed_s=3.3e7,
+        usd_per_hour=0.752,
+    )
+
+
 def _lease(number: int) -> LeaseRecord:
     return LeaseRecord(
         lease_id=f"lease-{number}",
@@ -144,6 +158,8 @@ def _lease(number: int) -> LeaseRecord:
         backend="local",
         folder="",
         state=LeaseState.CLOSED,
+        owner=f"user-{number % 20}",
+        ended_at=1.7985e9,
         created_at=float(number),
     )
 

@@ -201,15 +201,15 @@ def test_trials_go_on_elsewhere_when_the_job_of_their_node_is_cancelled(
     assert len(set(gang.machines)) == gang.usage.nodes == 2
     usage = suite.usage()
     for (number, attempt), row in usage.items():
-        assert (row.node_kind, row.usd_per_hour) == ("slurm 2 x GPU", 3600.0)
+        assert (row.machine_kind, row.usd_per_hour) == ("slurm 2 x GPU", 3600.0)
         assert row.usd == pytest.approx(row.node_s)  # a dollar a second
         assert row.gpus == (4 if number == _GANG else 1)
-        assert row.usd_failed == (row.usd if (number, attempt) in [(n, 1) for n in lost] else 0)
+        assert (row.cause == "succeeded") == ((number, attempt) not in [(n, 1) for n in lost])
         assert (row.queue_s > 0) or attempt == 2
     shown = json.loads(headrace("cost", suite.run.run_id, "--by", "trial", "--json").stdout)
     told = {each["trial"]: each["usd"] for each in shown}
     for number in lost:
         assert told[str(number)] == pytest.approx(usage[number, 1].usd + usage[number, 2].usd)
-    (whole,) = json.loads(headrace("cost", suite.run.run_id, "--by", "suite", "--json").stdout)
+    (whole,) = json.loads(headrace("cost", suite.run.run_id, "--by", "run", "--json").stdout)
     status = json.loads(headrace("status", suite.run.run_id, "--json").stdout)
     assert whole["usd"] == pytest.approx(status["cost"]["usd"])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import yaml
 
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.usage_records import UsageRecord
 from headrace.runs.lifecycle import create_run
 from headrace.runs.owners import process_owner
 from headrace.runs.runs import RunRequest
@@ -63,10 +64,12 @@ class HeldSuite:
         """Ends of attempts, the oldest first."""
         return [each for each in self._entries() if isinstance(each, Ended)]
 
-    def usage(self) -> dict[tuple[int, int], UsageRecord]:
-        """What attempts took, by trial and attempt."""
-        rows = open_ledger().usage(self.run.run_id)
-        return {(row.trial, row.attempt): row for row in rows if row.trial}
+    def usage(self) -> dict[tuple[int, int], Any]:
+        """What attempts took and cost, by trial and attempt."""
+        rows = chain.from_iterable(open_ledger().usage_blocks(self.run.run_id))
+        return {
+            (row["trial"], row["attempt"]): SimpleNamespace(**row) for row in rows if row["trial"]
+        }
 
     def attempts_are(self, wanted: dict[int, int]) -> Waiting:
         """Wait until these trials are at these attempts."""

@@ -6,6 +6,7 @@ import multiprocessing
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from datetime import datetime
 from typing import Any, TypeVar
 
 from sqlalchemy import func, select
@@ -13,7 +14,7 @@ from sqlalchemy import func, select
 from headrace.errors import CapacityError
 from headrace.ledger.audit_rows import ActRecord
 from headrace.ledger.database import Database
-from headrace.ledger.ledger import Ledger
+from headrace.ledger.ledger import Ledger, open_ledger
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunRecord, WaitRecord
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.ledger.usage_records import UsageRecord
@@ -113,25 +114,41 @@ def trial_row(number: int = 1, **changes: Any) -> TrialRecord:
 
 
 def usage_row(trial: int = 0, **changes: Any) -> UsageRecord:
-    """What a trial's attempt took, at a price that nobody has told."""
+    """An attempt at a trial that ended on 2026-11-23 after ten seconds."""
     values: dict[str, Any] = {
         "run_id": "run-1",
         "step": "suite",
         "trial": trial,
         "kind": "trial",
-        "suite": "run-1",
         "lease_id": "lease-1",
-        "owner": "tester",
-        "site_name": "laptop",
-        "recipe_name": "digits",
-        "role": "gpu",
-        "state": StepState.SUCCEEDED,
         "cause": "succeeded",
-        "day": "2026-11-23",
+        "until": USED_AT,
         "node_s": 10.0,
         "created_at": 1.0,
     }
     return UsageRecord(**{**values, **changes})
+
+
+def day(text: str) -> float:
+    """Seconds since the epoch of a day, as `2026-11-23`, in UTC."""
+    return datetime.fromisoformat(f"{text}T00:00:00+00:00").timestamp()
+
+
+USED_AT = day("2026-11-23")
+
+
+def add_ended_lease(lease_id: str, hours: float, usd_per_hour: float | None, **changes: Any) -> str:
+    """Enter a lease of one machine that has ended, by default on the day of `usage_row`.
+
+    Returns:
+        Its id.
+    """
+    row = lease_row(lease_id, **{"state": LeaseState.CLOSED, "ended_at": USED_AT, **changes})
+    open_ledger().add_lease(row, max_active=99)
+    paid = {"billed_s": 3600.0 * hours, "usd_per_hour": usd_per_hour}
+    times = {"started_at": row.ended_at, "ended_at": row.ended_at}
+    open_ledger().put_machines([machine_row(lease_id=lease_id, **paid, **times)])
+    return lease_id
 
 
 def in_processes(function: Callable[[str, int], Result], url: str) -> list[Result]:
@@ -171,20 +188,6 @@ def write_rows(url: str, number: int) -> bool:
     ledger.set_lease_state(lease_id, LeaseState.CLOSED, ended_at=2.0)
     ledger.finish_run(run_id, StepState.SUCCEEDED, 2.0, {"accuracy": number / 100})
     return was_first
-
-
-def note_usage(url: str, number: int) -> bool:
-    """Enter usage of fifty trials, ten at a time, and replace each once.
-
-    Returns:
-        True.
-    """
-    ledger = Ledger.open(url)
-    for usd in (5.0, 1.0):
-        for first in range(1, 51, 10):
-            numbers = range(100 * number + first, 100 * number + first + 10)
-            ledger.put_usage(usage_row(each, usd=usd) for each in numbers)
-    return True
 
 
 def take_place(url: str, number: int) -> bool:

@@ -44,4 +44,6 @@ class AttemptUsage(Record):
     gpu_memory_bytes: int | None = None
     """Most memory of one of its GPUs."""
     energy_wh: float | None = None
-    """Watt-hours of its GPUs."""
+    """Watt-hours of its GPUs in training."""
+    cpu_energy_wh: float | None = None
+    """Watt-hours of the CPUs of its nodes in training; null if their counters cannot be read."""

@@ -6,18 +6,19 @@ and the first ones are marked as called: one that does not ask within a minute h
 
 from __future__ import annotations
 
+import calendar
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import takewhile
+from typing import NamedTuple
 
-from sqlalchemy import Select, delete, func, select
+from sqlalchemy import Select, case, delete, func, select
 from sqlalchemy.orm import Session
 
 from headrace.errors import CapacityError, OwnLeasesError
 from headrace.ledger.database import LedgerPart
-from headrace.ledger.rows import LeaseRecord, WaitRecord
-from headrace.ledger.usage_records import SUMS
+from headrace.ledger.rows import LeaseRecord, MachineRecord, WaitRecord
 from headrace.states import LeaseState
 
 ACTIVE = tuple(state for state in LeaseState if state.is_active)
@@ -27,6 +28,18 @@ PATIENCE_S = 60.0
 """A lease that was called and has not asked for this time is skipped: its process has died."""
 
 _MOST_SHOWN = 10
+_HOUR_S = 3600.0
+
+
+class Taken(NamedTuple):
+    """Machines that leases of a user and role have taken this month (UTC)."""
+
+    owner: str
+    role: str
+    seconds: float
+    """Billed seconds; of a machine from last month the share since its end."""
+    usd: float | None
+    """US dollars of those with a known price; None if none has one."""
 
 
 class LeaseSlots(LedgerPart):
@@ -74,6 +87,11 @@ class LeaseSlots(LedgerPart):
                 wait.called_at = None
                 session.add(wait)
         raise refused
+
+    def taken_this_month(self, site_name: str) -> tuple[Taken, ...]:
+        """Return the machines that each user has taken of a site this month, by role."""
+        with self._database.read() as session:
+            return _taken(session, site_name)
 
     def num_before(self, key: str, max_active: int, max_owner: int | None = None) -> int | None:
         """Return how many get a slot before a waiting lease; None while it cannot have one.
@@ -140,7 +158,10 @@ def _before(
         each for each in session.scalars(others) if each.called_at is None or each.called_at > gone
     ]
     held = Counter(lease.owner for lease in taken)
-    order = admission_order([wait, *there], held, _taken_s(session, site), max_owner)
+    taken_s = defaultdict[str, float](float)
+    for each in _taken(session, site):
+        taken_s[each.owner] += each.seconds
+    order = admission_order([wait, *there], held, taken_s, max_owner)
     first = list(takewhile(lambda each: each is not wait, order))
     return first if len(first) >= max_active - len(taken) else []
 
@@ -189,11 +210,20 @@ def why_own_full(owner: str, taken: Iterable[LeaseRecord], most: int | None) -> 
     )
 
 
-def _taken_s(session: Session, site_name: str) -> dict[str, float]:
-    month = time.strftime("%Y-%m-01", time.gmtime())
-    query = select(SUMS.c.owner, func.sum(SUMS.c.node_s)).where(SUMS.c.day >= month)
-    rows = session.execute(query.where(SUMS.c.site_name == site_name).group_by(SUMS.c.owner))
-    return {owner: float(seconds) for owner, seconds in rows}
+def _taken(session: Session, site_name: str) -> tuple[Taken, ...]:
+    now, machine = time.gmtime(), MachineRecord
+    month = calendar.timegm((now.tm_year, now.tm_mon, 1, 0, 0, 0))
+    until = func.coalesce(machine.ended_at, machine.seen_at)
+    share = case(
+        (machine.started_at >= month, 1.0),
+        else_=(until - month) / func.nullif(until - machine.started_at, 0.0),
+    )
+    seconds = func.sum(machine.billed_s * share)
+    usd = func.sum(machine.billed_s * share * machine.usd_per_hour) / _HOUR_S
+    query = select(LeaseRecord.owner, LeaseRecord.role, seconds, usd).join(machine)
+    query = query.where(LeaseRecord.site_name == site_name, until >= month)
+    rows = session.execute(query.group_by(LeaseRecord.owner, LeaseRecord.role))
+    return tuple(Taken(*row) for row in rows)
 
 
 def _active(site_name: str | None) -> Select[LeaseRecord]:

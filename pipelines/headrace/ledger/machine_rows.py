@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 
-from sqlalchemy import exists, func, select
+from sqlalchemy import exists, func, select, update
 
 from headrace.ledger.database import LedgerPart, given, grouped
 from headrace.ledger.lease_slots import ACTIVE
@@ -35,6 +35,15 @@ class MachineRows(LedgerPart):
             known = {(row.lease_id, row.machine_id): row for row in session.scalars(query)}
             changed = [_merged(row, known.get(key)) for key, row in newest.items()]
             self._database.put(session, MachineRecord.__table__, [asdict(row) for row in changed])
+
+    def correct_prices(self, rows: Iterable[MachineRecord]) -> None:
+        """Replace the prices of machines, ended ones included: their attempts cost as much now."""
+        with self._database.write("machines") as session:
+            for row in rows:
+                change = update(MachineRecord).filter_by(
+                    lease_id=row.lease_id, machine_id=row.machine_id
+                )
+                session.execute(change.values({name: getattr(row, name) for name in PRICE}))
 
     def machines(
         self, *, run_id: str | None = None, lease_id: str | None = None, only_open: bool = False

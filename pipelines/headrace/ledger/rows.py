@@ -15,7 +15,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from headrace.ledger.columns import Json, LedgerRow
 from headrace.states import EndedJob, FailureClass, LeaseState, StepState
 
-REVISION = "0008"
+REVISION = "0009"
 """Revision of the schema; the newest migration gives it."""
 
 REVISION_TABLE = "headrace_schema"

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Index, Table, Text, delete, select, update
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, Table, Text, select
+from sqlalchemy.orm import Mapped, mapped_column, query_expression, with_expression
 
 from headrace.errors import UnknownNameError, nearest
 from headrace.ledger.columns import Json, LedgerRow
-from headrace.ledger.database import LedgerPart, given, grouped
+from headrace.ledger.database import LedgerPart, given
 from headrace.ledger.rows import RunRecord
-from headrace.ledger.usage_records import UsageRecord
-from headrace.ledger.usage_rows import at_most, cost_of, enter_usage
+from headrace.ledger.usage_records import USAGE, UsageRecord
+from headrace.ledger.usage_rows import at_most, cost_of, energy_of
 from headrace.states import FailureClass, StepState
 
 
@@ -58,9 +57,17 @@ class TrialRecord(LedgerRow, kw_only=True):
     failure_class: Mapped[FailureClass | None] = mapped_column(default=None)
     message: Mapped[str] = mapped_column(default="")
     """Why its newest attempt failed."""
-    usd: Mapped[float | None] = mapped_column(default=None)
-    """US dollars of all its attempts; null if a price is unknown (not 0)."""
+    usd: Mapped[float | None] = query_expression(compare=False)
+    """US dollars of all its attempts, summed by `trials`; null if a price is unknown (not 0)."""
+    energy_wh: Mapped[float | None] = query_expression(compare=False)
+    """Watt-hours of its attempts, summed by `trials`; null if that of one was not measured."""
 
+
+_USD = cost_of(TrialRecord.__tablename__)
+_PRICED = select(TrialRecord).options(
+    with_expression(TrialRecord.usd, _USD),
+    with_expression(TrialRecord.energy_wh, energy_of(TrialRecord.__tablename__)),
+)
 
 JOURNALS = Table(
     "headrace_journals",
@@ -107,8 +114,9 @@ class TrialRows(LedgerPart):
         Raises:
             LedgerError: Their run is not in the ledger.
         """
-        values, usage = [asdict(row) for row in rows], tuple(usage)
-        with self._database.write("usage") as session:
+        columns = TrialRecord.__table__.c.keys()
+        values = [{name: getattr(row, name) for name in columns} for row in rows]
+        with self._database.write("trials") as session:
             if part is not None:
                 read = select(JOURNALS.c.read_bytes).filter_by(run_id=part.run_id)
                 if (session.scalar(read) or 0) != part.begin:
@@ -116,19 +124,8 @@ class TrialRows(LedgerPart):
                 mark = {"run_id": part.run_id, "read_bytes": part.end}
                 self._database.put(session, JOURNALS, [mark])
             self._database.put(session, TrialRecord.__table__, values)
-            enter_usage(self._database, session, usage)
-            by_step = grouped(((row.run_id, row.step), row.trial) for row in usage)
-            for (run_id, step), numbers in by_step.items():
-                change = update(TrialRecord).filter_by(run_id=run_id)
-                change = change.values(usd=cost_of(run_id, step, TrialRecord.number))
-                for some in at_most(numbers):
-                    session.execute(change.where(TrialRecord.number.in_(some)))
+            self._database.put(session, USAGE, [dict(row) for row in usage])
         return True
-
-    def read_journal_again(self, run_id: str) -> None:
-        """Let a suite's event log be entered again, as when prices have become known."""
-        with self._database.write("usage") as session:
-            session.execute(delete(JOURNALS).where(JOURNALS.c.run_id == run_id))
 
     def journal_read(self, run_id: str) -> int:
         """Return how many bytes of a suite's event log have been entered."""
@@ -154,14 +151,14 @@ class TrialRows(LedgerPart):
         name = order.removeprefix("-")
         if name not in TRIAL_ORDERS:
             raise UnknownNameError(f"Trials have no order '{order}'", nearest(name, TRIAL_ORDERS))
-        query = select(TrialRecord).filter_by(**given(run_id=run_id, state=state))
-        by = getattr(TrialRecord, name)
+        query = _PRICED.filter_by(**given(run_id=run_id, state=state))
+        by = _USD if name == "usd" else getattr(TrialRecord, name)
         first = (by if name == order else by.desc()).nulls_last()
         return self._all(query.order_by(first, TrialRecord.number).limit(limit))
 
     def best_trial(self, run_id: str, mode: str) -> TrialRecord | None:
         """Return the best trial that succeeded with a value, by the first objective; or None."""
-        rows = select(TrialRecord).filter_by(run_id=run_id, state=StepState.SUCCEEDED, pruned=False)
+        rows = _PRICED.filter_by(run_id=run_id, state=StepState.SUCCEEDED, pruned=False)
         value = TrialRecord.objective
         order = (value if mode == "min" else value.desc(), TrialRecord.number)
         return self._first(rows.where(value.is_not(None)).order_by(*order).limit(1))
@@ -179,7 +176,7 @@ class TrialRows(LedgerPart):
 
     def trial(self, run_id: str, number: int) -> TrialRecord:
         """Return the trial with this number; raise `UnknownNameError` if it does not exist."""
-        found = self._first(select(TrialRecord).filter_by(run_id=run_id, number=number))
+        found = self._first(_PRICED.filter_by(run_id=run_id, number=number))
         if found is None:
             raise UnknownNameError(
                 f"The ledger has no trial {number} of suite '{run_id}'",

@@ -1,4 +1,4 @@
-"""Usage of attempts as a file for other programs: the ledger's columns, a row for each attempt."""
+"""Usage of attempts as a file for other programs: a row for each, at the prices of its machines."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Integer, RowMapping
+from sqlalchemy import Double, Integer, RowMapping
 
 from headrace.errors import UserError
 from headrace.files.atomic import AS_USUAL, replacing
 from headrace.ledger.columns import Number
-from headrace.ledger.usage_records import USAGE
+from headrace.ledger.usage_rows import PRICED
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,11 +46,11 @@ def write_usage(file: Path, blocks: Iterable[Sequence[RowMapping]]) -> int:
 def _schema() -> pa.Schema:
     import pyarrow as pa
 
-    kinds = ((Number, pa.float64()), (Integer, pa.int64()))
+    kinds = (((Number, Double), pa.float64()), (Integer, pa.int64()))
     return pa.schema(
         (
             column.name,
             next((to for kind, to in kinds if isinstance(column.type, kind)), pa.string()),
         )
-        for column in USAGE.columns
+        for column in PRICED.selected_columns
     )

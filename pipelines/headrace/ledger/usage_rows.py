@@ -1,52 +1,60 @@
-"""The ledger's rows of usage, and their sums."""
+"""The ledger's rows of usage, and their sums at the prices of the machines."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import date
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import (
-    BigInteger,
     ColumnElement,
     Double,
-    FromClause,
+    Label,
     RowMapping,
-    ScalarSelect,
-    Select,
-    SQLColumnExpression,
-    and_,
-    case,
-    cast,
-    column,
-    delete,
-    func,
-    literal,
+    Text,
+    TextClause,
+    bindparam,
+    literal_column,
     select,
-    values,
+    text,
 )
-from sqlalchemy.orm import Session
-from sqlalchemy.types import TypeEngine
 
 from headrace.errors import LedgerError
-from headrace.ledger.database import Database, LedgerPart, Value, given
+from headrace.ledger.database import LedgerPart, Value, given, grouped
+from headrace.ledger.rows import LeaseRecord, RunRecord
 from headrace.ledger.usage_records import (
-    COUNTS,
     FIGURES,
     IDLE,
-    KEY,
-    KEYS,
-    SUMS,
+    UNKNOWN,
     USAGE,
     UsageRecord,
     UsageSum,
 )
 
-By = Literal["suite", "trial", "user", "site", "recipe", "role", "kind", "cause", "month"]
+By = Literal["run", "trial", "user", "site", "recipe", "role", "kind", "cause", "month"]
 
-_COLUMNS = {"user": "owner", "site": "site_name", "recipe": "recipe_name", "month": "day"}
+_OF_LEASES = {
+    "run": "run_id",
+    "user": "owner",
+    "site": "site_name",
+    "recipe": "recipe_name",
+    "role": "role",
+}
+_OF_ROWS = ("kind", "cause", "trial")
 _BLOCK = 10_000
+_HOUR_S, _DAY_S = 3600.0, 86_400
+_EPOCH = date(1970, 1, 1).toordinal()
+
+
+class BytePrices(NamedTuple):
+    """US dollars per GB (10⁹ bytes); null: unknown."""
+
+    stored_month: float | None = None
+    """For a month of each GB of packed datasets."""
+    fetched: float | None = None
+    """For each GB read from an object store."""
 
 
 class UsageRows(LedgerPart):
@@ -58,27 +66,25 @@ class UsageRows(LedgerPart):
         Raises:
             LedgerError: Their run or lease is not in the ledger.
         """
-        if entered := tuple(rows):
-            with self._database.write("usage") as session:
-                enter_usage(self._database, session, entered)
+        if entered := [dict(row) for row in rows]:
+            with self._database.write() as session:
+                self._database.put(session, USAGE, entered)
 
     def usage(self, run_id: str, *, trial: int | None = None) -> tuple[UsageRecord, ...]:
         """Return the usage of attempts of a run, of one trial or all, the first ones first."""
         query = select(USAGE).filter_by(**given(run_id=run_id, trial=trial))
         order = (USAGE.c[name] for name in ("trial", "created_at", "step", "attempt"))
         with self._database.read() as session:
-            return tuple(_records(session, query.order_by(*order)))
+            found = session.execute(query.order_by(*order)).mappings()
+            return tuple(UsageRecord.model_construct(**row) for row in found)
 
     def usage_blocks(
         self, run_id: str | None = None, since: str = ""
     ) -> Iterator[Sequence[RowMapping]]:
-        """Yield blocks of usage rows by column, of one run or all, from one moment.
-
-        Args:
-            run_id: Run of the attempts; None for all runs.
-            since: First day.
-        """
-        query = select(USAGE).where(USAGE.c.day >= since).filter_by(**given(run_id=run_id))
+        """Yield blocks of rows of `PRICED`, of one run or all, from one day on."""
+        query = PRICED.where(USAGE.c.until >= _day(since) * _DAY_S)
+        if run_id is not None:
+            query = query.where(USAGE.c.run_id == run_id)
         with self._database.read() as session:
             found = session.execute(query, execution_options={"yield_per": _BLOCK})
             yield from found.mappings().partitions()
@@ -89,73 +95,57 @@ class UsageRows(LedgerPart):
         *,
         run_id: str | None = None,
         since: str = "",
+        before: str = "",
         limit: int | None = None,
-        sites: Collection[str] | None = None,
-        **only: str,
+        prices: Mapping[str, BytePrices] | None = None,
+        **only: str | Collection[str] | None,
     ) -> tuple[UsageSum, ...]:
-        """Return sums of usage, the most expensive first.
+        """Return sums of usage at the prices of their machines, the most expensive first.
+
+        The time of machines that no attempt used is `idle`, on the day of the lease's end.
 
         Args:
             by: Grouping; None gives one sum of all. By trial only within one run.
             run_id: Run of the attempts; None for all runs.
-            since: First day, as `2026-11-01`.
+            since: First day, as `2026-11-01`, or month.
+            before: Day after the last one; empty for today.
             limit: Most groups; None for all.
-            sites: Sites of the attempts; None for all.
-            only: Further conditions: `owner`, `site_name`, `suite`, `lease_id`, `kind`.
+            prices: Prices of bytes by site.
+            only: A value of `owner`, `site_name`, `role`, `backend` or `lease_id`, or several
+                values; None for all.
 
         Raises:
             LedgerError: `by` is trial without a run.
         """
         if by == "trial" and run_id is None:
             raise LedgerError("Usage by trial needs one suite", "Give its run.")
+        days = {"since": _day(since), "before": _day(before) or 2**40, "now": time.time()}
+        chosen = {
+            name: [value] if isinstance(value, str) else [*value]
+            for name, value in given(run_id=run_id, **only).items()
+        }
+        values = {**days, **chosen, **dict.fromkeys(BytePrices._fields, prices or {})}
+        query = _query(by, chosen, values)
         with self._database.read() as session:
-            query = _sums(by, run_id, since, only, sites).limit(limit)
-            found = session.execute(query)
-            return tuple(UsageSum(str(name), *sums) for name, entries, *sums in found if entries)
+            sums = [_sum_of(*row) for row in session.execute(query, values)]
+        return tuple(_by_month(sums) if by == "month" else sums)[:limit]
 
 
-def enter_usage(database: Database, session: Session, rows: Sequence[UsageRecord]) -> None:
-    """Enter rows of usage in a transaction of the section `usage`, and update their sums."""
-    newest = {tuple(getattr(row, name) for name in KEY): row for row in rows}
-    changes: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
-    for row in _known(session, newest):
-        changes[_group(row)].subtract(_figures(row))
-    for row in newest.values():
-        changes[_group(row)].update(_figures(row))
-    database.put(session, USAGE, [dict(row) for row in newest.values()])
-    sums = [dict(zip(KEYS, group, strict=True)) | figures for group, figures in changes.items()]
-    database.put(session, SUMS, sums, adding=True)
-    session.execute(delete(SUMS).where(SUMS.c.entries == 0))
+def cost_of(trials: str) -> ColumnElement[float | None]:
+    """Return US dollars of the attempts at a row's trial; null if those of one are unknown."""
+    return _of_trial(trials, f"node_s * ({_RATE.format(row='u')}) / {_HOUR_S}")
 
 
-def cost_of(run_id: str, step: str, trial: SQLColumnExpression[int]) -> ScalarSelect[float | None]:
-    """Return US dollars of all attempts at a trial; null if those of an attempt are unknown."""
-    is_known = func.count(USAGE.c.usd) == func.count()
-    usd = select(case((is_known, func.sum(USAGE.c.usd)))).where(USAGE.c.trial == trial)
-    return usd.filter_by(run_id=run_id, step=step).scalar_subquery()
+def energy_of(trials: str) -> ColumnElement[float | None]:
+    """Return watt-hours of the attempts at a row's trial; null if one was not measured."""
+    return _of_trial(trials, _ENERGY_WH)
 
 
-def _figures(row: UsageRecord) -> dict[str, float]:
-    counts = {"entries": 1, "attempts": int(row.kind != IDLE), "unpriced": int(row.usd is None)}
-    return counts | {name: getattr(row, name) or 0 for name in FIGURES}
-
-
-def _group(row: UsageRecord) -> tuple[str, ...]:
-    return tuple(getattr(row, name) for name in KEYS)
-
-
-def _known(session: Session, keys: Iterable[tuple[Any, ...]]) -> Iterator[UsageRecord]:
-    """Yield rows with these keys; SQLite finds each by its index, without a scan."""
-    columns = [column(name, USAGE.c[name].type) for name in KEY]
-    for some in at_most(keys):
-        wanted = values(*columns).data(some).cte("wanted")
-        same = and_(*(USAGE.c[name] == wanted.c[name] for name in KEY))
-        yield from _records(session, select(USAGE).select_from(wanted).join(USAGE, same))
-
-
-def _records(session: Session, query: Select[Any]) -> Iterator[UsageRecord]:
-    for row in session.execute(query).mappings():
-        yield UsageRecord.model_construct(**row)
+def _of_trial(trials: str, value: str) -> ColumnElement[float | None]:
+    found = f"""(SELECT CASE WHEN count(*) = count({value}) THEN sum({value}) END
+        FROM headrace_usage AS u
+        WHERE u.run_id = {trials}.run_id AND u.step = 'suite' AND u.trial = {trials}.number)"""
+    return literal_column(found, Double())
 
 
 def at_most(values: Iterable[Value], number: int = 200) -> Iterator[tuple[Value, ...]]:
@@ -165,38 +155,151 @@ def at_most(values: Iterable[Value], number: int = 200) -> Iterator[tuple[Value,
         yield some
 
 
-def _sums(
-    by: By | None,
-    run_id: str | None,
-    since: str,
-    only: dict[str, str],
-    sites: Collection[str] | None,
-) -> Select[Any]:
-    """Build the query of sums: for one run from its rows, for all runs from the stored sums."""
-    is_stored = run_id is None and "lease_id" not in only
-    table = SUMS if is_stored else USAGE
-    counts = [table.c[each] for each in COUNTS] if is_stored else _counts(table)
-    sums = [
-        *(_sum(each, BigInteger()) for each in counts),
-        *(_sum(table.c[each], Double()) for each in FIGURES),
+_ENERGY_WH = "coalesce(u.energy_wh + u.cpu_energy_wh, u.energy_wh, u.cpu_energy_wh)"
+_OF_ALL = "FROM headrace_machines AS m WHERE m.lease_id = {row}.lease_id"
+_RATE = f"""CASE {{row}}.machine_id
+    WHEN '' THEN (SELECT CASE WHEN count(*) = count(usd_per_hour) THEN
+        coalesce(sum(usd_per_hour * billed_s) / nullif(sum(billed_s), 0), avg(usd_per_hour)) END
+        {_OF_ALL})
+    ELSE (SELECT usd_per_hour {_OF_ALL} AND m.machine_id = {{row}}.machine_id) END"""
+"""US dollars per hour of a row's machine, or the mean of its lease's; null if one is unknown."""
+
+
+def _named(name: str) -> Label[str]:
+    """Return a text of a row's machines; `several` if they differ."""
+    row = "headrace_usage"
+    found = f"""(SELECT CASE min({name}) WHEN max({name}) THEN min({name}) ELSE 'several' END
+        {_OF_ALL.format(row=row)} AND {row}.machine_id IN ('', m.machine_id))"""
+    return literal_column(found, Text()).label("machine_kind" if name == "kind" else name)
+
+
+_PRICE: ColumnElement[float | None] = literal_column(
+    f"({_RATE.format(row='headrace_usage')})", Double()
+)
+PRICED = (
+    select(
+        USAGE,
+        *(LeaseRecord.__table__.c[name] for name in ("owner", "site_name", "role")),
+        RunRecord.__table__.c.recipe_name,
+        *(_named(name) for name in ("kind", "price_source", "price_as_of")),
+        _PRICE.label("usd_per_hour"),
+        (USAGE.c.node_s * _PRICE / _HOUR_S).label("usd"),
+    )
+    .join(LeaseRecord.__table__, LeaseRecord.lease_id == USAGE.c.lease_id)
+    .join(RunRecord.__table__, RunRecord.run_id == USAGE.c.run_id)
+)
+"""Rows of usage with user, site, role, recipe, and the price of their machines."""
+
+_SUMS = f"""WITH leases AS (
+    SELECT lease_id, l.run_id, l.owner, l.site_name, role, recipe_name,
+        CAST(coalesce(ended_at, :now) AS BIGINT) / {_DAY_S} AS day
+    FROM headrace_leases AS l JOIN headrace_runs AS r ON r.run_id = l.run_id
+    WHERE coalesce(ended_at, :now) >= :since * {_DAY_S} {{chosen}}
+), attempts AS (
+    SELECT u.*, {_ENERGY_WH} AS wh, coalesce(until - started_at, 0) AS seconds,
+        CASE WHEN cause IN ('queued', 'running', 'succeeded') THEN 0 ELSE 1 END AS failed,
+        coalesce(start_s, 0) + coalesce(staging_s, 0) + coalesce(train_s, 0)
+            + coalesce(evaluate_s, 0) AS known_s
+    FROM headrace_usage AS u JOIN leases ON leases.lease_id = u.lease_id WHERE {{of_run}}
+), parts AS (
+    SELECT lease_id, machine_id, {{kind}} AS kind, {{cause}} AS cause, {{trial}} AS trial,
+        CAST(until AS BIGINT) / {_DAY_S} AS day, count(*) AS attempts, sum(node_s) AS node_s,
+        sum(gpus * seconds) AS gpu_s, sum(queue_s) AS queue_s,
+        sum(CASE WHEN failed = 1 OR seconds <= 0 THEN 0 WHEN staging_s >= seconds THEN node_s
+            ELSE node_s * coalesce(staging_s, 0) / seconds END) AS staging_s,
+        sum(CASE WHEN failed = 1 OR known_s >= seconds
+            OR coalesce(start_s, staging_s, train_s, evaluate_s) IS NULL THEN 0
+            ELSE node_s * (seconds - known_s) / seconds END) AS idle_s,
+        sum(failed * node_s) AS failed_s,
+        sum(CASE WHEN wh IS NULL THEN 0 ELSE node_s END) AS measured_s, sum(wh) AS energy_wh,
+        sum(train_s) AS train_s, sum(samples) AS samples, sum(stored_bytes) AS stored_bytes,
+        sum(fetched_bytes) AS fetched_bytes
+    FROM attempts GROUP BY 1, 2, 3, 4, 5, 6
+), priced AS (
+    SELECT parts.*, {_RATE.format(row="parts")} AS rate FROM parts
+), idle AS (
+    SELECT m.lease_id, leases.day, billed_s AS node_s, billed_s * usd_per_hour AS paid,
+        CASE WHEN usd_per_hour IS NULL THEN 1 ELSE 0 END AS unpriced
+    FROM headrace_machines AS m JOIN leases ON leases.lease_id = m.lease_id
+    UNION ALL SELECT p.lease_id, leases.day, -node_s, -node_s * rate, 0
+    FROM priced AS p JOIN leases ON leases.lease_id = p.lease_id
+    WHERE EXISTS (SELECT 1 FROM headrace_machines AS m WHERE m.lease_id = p.lease_id)
+), every AS (
+    SELECT lease_id, kind, cause, trial, day, attempts,
+        CASE WHEN rate IS NULL THEN attempts ELSE 0 END AS unpriced, node_s * rate AS paid,
+        {", ".join(FIGURES)} FROM priced
+    UNION ALL SELECT lease_id, '{IDLE}', '{IDLE}', 0, day, 0, unpriced, paid,
+        {", ".join("node_s" if name in ("node_s", "idle_s") else "NULL" for name in FIGURES)}
+    FROM idle
+)
+SELECT {{name}} AS name, CAST(sum(attempts) AS BIGINT), CAST(sum(unpriced) AS BIGINT),
+    sum(paid) / {_HOUR_S} AS usd,
+    {", ".join(f"CAST(sum({name}) AS DOUBLE PRECISION)" for name in FIGURES)},
+    sum(stored_bytes * {{stored_month}}) / 1e9, sum(fetched_bytes * {{fetched}}) / 1e9
+FROM every JOIN leases ON leases.lease_id = every.lease_id
+WHERE every.day >= :since AND every.day < :before
+GROUP BY 1 ORDER BY usd DESC NULLS LAST, name
+"""
+"""Sums over attempts, and over machines less what attempts took of them, which is idle time.
+
+All of an attempt without success is failure. Idle time of others is what they report nothing of.
+"""
+
+
+def _query(by: By | None, only: Mapping[str, Any], values: dict[str, Any]) -> TextClause:
+    """Return the query of sums; `values` are its parameters."""
+    name = "''" if by is None else f"leases.{_OF_LEASES[by]}" if by in _OF_LEASES else f"every.{by}"
+    parts = {"kind": "''", "cause": "''", "trial": "0"} | ({by: by} if by in _OF_ROWS else {})
+    query = text(
+        _SUMS.format(
+            **parts,
+            name="every.day" if by == "month" else name,
+            chosen="".join(f" AND l.{key} IN :{key}" for key in only),
+            of_run="u.run_id IN :run_id" if "run_id" in only else "1 = 1",
+            **{key: _price(key, values) for key in BytePrices._fields},
+        )
+    )
+    return query.bindparams(*(bindparam(key, expanding=True, type_=Text()) for key in only))
+
+
+def _price(key: str, values: dict[str, Any]) -> str:
+    """Return US dollars of a GB by the site of a lease, null elsewhere."""
+    prices: Mapping[str, BytePrices] = values.pop(key)
+    known = {site: usd for site, each in prices.items() if (usd := getattr(each, key)) is not None}
+    values |= {f"{key}_site_{k}": site for k, site in enumerate(known)}
+    values |= {f"{key}_usd_{k}": usd for k, usd in enumerate(known.values())}
+    cases = (f"WHEN :{key}_site_{k} THEN :{key}_usd_{k}" for k in range(len(known)))
+    return (
+        f"CAST(CASE leases.site_name {' '.join(cases)} END AS DOUBLE PRECISION)"
+        if known
+        else "NULL"
+    )
+
+
+def _day(since: str) -> int:
+    """Return the number of a day since the epoch; 0 for an empty text."""
+    whole = f"{since}-01" if len(since) == len("2026-11") else since
+    return date.fromisoformat(whole).toordinal() - _EPOCH if since else 0
+
+
+def _sum_of(name: Any, *sums: Any) -> UsageSum:
+    found = UsageSum(str(name), *sums)
+    nulls = {key for key, value in found._asdict().items() if value is None}
+    known: dict[str, Any] = dict.fromkeys(nulls.difference(UNKNOWN), 0.0)
+    return found._replace(**known)
+
+
+def _by_month(days: Sequence[UsageSum]) -> list[UsageSum]:
+    """Add up sums of days by month, the most expensive first."""
+    months = grouped(
+        (date.fromordinal(int(each.name) + _EPOCH).strftime("%Y-%m"), each[1:]) for each in days
+    )
+    found = [
+        UsageSum(month, *map(_added, zip(*some, strict=True))) for month, some in months.items()
     ]
-    name: ColumnElement[Any] = literal("")
-    if by is not None:
-        column = table.c[_COLUMNS.get(by, by)]
-        name = func.substr(column, 1, 7) if by == "month" else column
-    query = select(name.label("name"), *sums).select_from(table).where(table.c.day >= since)
-    query = query.filter_by(**given(run_id=run_id), **only)
-    if sites is not None:
-        query = query.where(table.c.site_name.in_(sites))
-    grouped = query if by is None else query.group_by(name)
-    return grouped.order_by(_sum(table.c.usd, Double()).desc(), name)
+    return sorted(found, key=lambda each: (each.usd is None, -(each.usd or 0.0), each.name))
 
 
-def _counts(table: FromClause) -> list[ColumnElement[int]]:
-    is_attempt = case((table.c.kind == IDLE, 0), else_=1)
-    return [literal(1), is_attempt, case((table.c.usd.is_(None), 1), else_=0)]
-
-
-def _sum(column: ColumnElement[Any], kind: TypeEngine[Any]) -> ColumnElement[Any]:
-    """Sum a column; 0 if there are no rows. PostgreSQL would return whole sums as decimals."""
-    return cast(func.coalesce(func.sum(column), 0), kind)
+def _added(values: Iterable[Any]) -> Any:
+    known = [each for each in values if each is not None]
+    return sum(known) if known else None

@@ -71,6 +71,17 @@ class NodePrice(Settings):
         return node + gpus * (self.usd_per_gpu_hour or 0.0) + cores
 
 
+class SitePrices(Settings):
+    """Prices of storage and transfer, for `headrace cost`; a GB has 10⁹ bytes."""
+
+    usd_per_gb_month: AmountFrom0 | None = None
+    """US dollars for a month of each GB of packed datasets."""
+    usd_per_fetched_gb: AmountFrom0 | None = None
+    """US dollars for each GB read from an object store."""
+    usd_per_staff_hour: AmountFrom0 | None = None
+    """Has no effect: sites of earlier releases have it."""
+
+
 class Role(Settings):
     """One kind of lease that this place gives out."""
 
@@ -346,8 +357,8 @@ class Site(Settings):
     """Whether checkpoints may hold objects of any class, whose unpickling runs code of theirs."""
     limits: Limits = Limits()
     """What this place allows."""
-    prices: Annotated[dict[str, AmountFrom0 | None], Field(max_length=100)] = {}
-    """Counts no more: what storage, transfer and people cost, as sites of earlier releases say."""
+    prices: SitePrices = SitePrices()
+    """Prices of storage and transfer; machines have the `price` of their role."""
     s3: StoreOptions = StoreOptions()
     """How sources, datasets and targets on S3 and in other object stores are reached."""
     secrets: Secrets = {}

@@ -83,20 +83,21 @@ def _counted(lease: LeaseRecord, known: Sequence[MachineRecord]) -> Sequence[Mac
     return inform(run, part, counted, list, AFTERWARDS_S) or ()
 
 
-def price_again(lease: LeaseRecord, role: Role | None) -> bool:
-    """Price the unpriced machines of a lease by a role as it is now; return whether any changed.
+def price_again(lease: LeaseRecord, role: Role | None, *, anew: bool = False) -> bool:
+    """Price the unpriced machines of a lease, or all; return whether any price has changed.
 
-    With None the role is as it was. Sources of prices are asked also if the role leaves them out.
+    The prices are those of the role as it is now; with None, as it was. Sources of prices are asked
+    also if the role leaves them out.
     """
     folder = LeaseFolder(Path(lease.folder))
-    rows = [row for row in open_ledger().machines(lease_id=lease.lease_id)
-            if row.usd_per_hour is None]  # fmt: skip
+    known = open_ledger().machines(lease_id=lease.lease_id)
+    rows = [row for row in known if anew or row.usd_per_hour is None]
     spec = read_record(folder.spec, LeaseSpec)
     if not rows or spec is None:
         return False
     spec = spec.model_copy(update={"role": role or spec.role})
-    priced = _priced(rows, meter_of_lease(folder, spec, asks_all=True))
-    open_ledger().put_machines(priced)
+    priced = _priced(rows, meter_of_lease(folder, spec, asks_all=True), anew=anew)
+    open_ledger().correct_prices(priced)
     return priced != rows
 
 
@@ -196,9 +197,15 @@ def _evidence(
     )
 
 
-def _priced(rows: Sequence[MachineRecord], meter: Meter) -> list[MachineRecord]:
+def _priced(
+    rows: Sequence[MachineRecord], meter: Meter, *, anew: bool = False
+) -> list[MachineRecord]:
     """Return the rows with prices; unpriced rows and those that just ended are priced again."""
-    asked = [_machine(row) for row in rows if row.usd_per_hour is None or row.ended_at is not None]
+    asked = [
+        _machine(row)
+        for row in rows
+        if anew or row.usd_per_hour is None or row.ended_at is not None
+    ]
     prices = meter.prices(asked) if asked else {}
     return [
         replace(

@@ -56,30 +56,23 @@ def _enter(runs: Sequence[RunRecord]) -> None:
     note_usage(*run_ids)
 
 
-def price_again(run_id: str | None = None) -> int:
+def price_again(run_id: str | None = None, *, anew: bool = False) -> int:
     """Look up missing prices of machines, of a run or all; return how many leases got some.
 
-    Prices come from the site as it is now, and from AWS. The usage of attempts is then recorded
-    again with the same time and more money. Runs that cannot be read are left out.
+    Prices come from the site as it is now, and from AWS; `anew` looks up known prices, too. All
+    attempts on the machines then cost as much. Runs that cannot be read are left out.
     """
     ledger, changed = open_ledger(), 0
     runs = ledger.runs(limit=_MOST_RUNS) if run_id is None else (ledger.run(run_id),)
     for run in runs:
         try:
-            changed += _price_again(run)
+            machines = ledger.machines(run_id=run.run_id)
+            is_known = all(row.usd_per_hour is not None for row in machines)
+            roles = {} if is_known and not anew else _roles_now(run)
+            for lease in ledger.leases(run_id=run.run_id):
+                changed += machine_records.price_again(lease, roles.get(lease.role), anew=anew)
         except HeadraceError as error:
             logger.warning("Prices of run %s are not looked up now: %s", run.run_id, error.what)
-    return changed
-
-
-def _price_again(run: RunRecord) -> int:
-    leases = open_ledger().leases(run_id=run.run_id)
-    machines = open_ledger().machines(run_id=run.run_id)
-    roles = _roles_now(run) if any(row.usd_per_hour is None for row in machines) else {}
-    changed = sum(machine_records.price_again(each, roles.get(each.role)) for each in leases)
-    if changed:
-        open_ledger().read_journal_again(run.run_id)
-        _enter([run])
     return changed
 
 

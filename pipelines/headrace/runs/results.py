@@ -74,6 +74,7 @@ def table_of(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) -> li
             "failure_class": row.failure_class.value if row.failure_class else None,
             "message": row.message,
             "usd": row.usd,
+            "kwh": None if row.energy_wh is None else row.energy_wh / 1000,
         }
         for row in rows
     ]

@@ -78,12 +78,8 @@ def folded(
 
 
 def _usage(run_id: str, ended: Iterable[Ended]) -> list[UsageRecord]:
-    """Return the usage of trials' attempts, at the prices that are known now.
-
-    An attempt pays for its share of its machines while it lasts.
-    """
+    """Return the usage of trials' attempts: their shares of machines while they last."""
     ledger, now = open_ledger(), time.time()
-    run = ledger.run(run_id)
     begun = [each for each in ended if each.attempt]  # others were ended before they began
     rows = []
     for lease in ledger.leases(run_id=run_id):
@@ -93,7 +89,7 @@ def _usage(run_id: str, ended: Iterable[Ended]) -> list[UsageRecord]:
             record_machines(lease)  # some have come since
         if own:
             found = machines_by_lease([lease]).get(lease.lease_id, ())
-            held = LeaseMachines(run=run, lease=lease, machines=found, now=now, suite=run_id)
+            held = LeaseMachines(lease=lease, machines=found, now=now)
             rows += [held.of_trial(each) for each in own]
     return rows
 

@@ -22,19 +22,23 @@ from headrace.states import StepState
 from headrace.status.run import RunRows
 from headrace.status.step import took_s_of
 
-By = Literal["month", "user", "site", "cause", "suite"]
+By = Literal["month", "user", "site", "cause", "run"]
 
 _LOOKED_AT = 200
 _MOST_ROWS = 500
-_HOUR_S = 3600.0
+_HOUR_S, _WH_PER_KWH = 3600.0, 1000.0
 
 
 class CostRow(Record):
     """What some attempts took together."""
 
     name: str
-    usd: float
-    """US dollars, of everything with a known price."""
+    usd: float | None
+    """US dollars, of everything with a known price; null: no price is known."""
+    kwh: float | None
+    """Kilowatt-hours of the machines that were measured; null: none was."""
+    measured_share: float | None
+    """Share of the hours in which energy was measured; null: no hours."""
     hours: float
     """Machine hours."""
     gpu_hours: float
@@ -78,13 +82,15 @@ def cost_page(by: By = "month", sites: Sites = None) -> CostPage:
         CostRow(
             name=each.name,
             usd=each.usd,
+            kwh=None if each.energy_wh is None else each.energy_wh / _WH_PER_KWH,
+            measured_share=each.measured_s / each.node_s if each.node_s > 0 else None,
             hours=each.node_s / _HOUR_S,
             gpu_hours=each.gpu_s / _HOUR_S,
             attempts=each.attempts,
             wasted_share=wasted(each),
             unknown=each.unpriced > 0,
         )
-        for each in open_ledger().usage_sums(by, limit=_MOST_ROWS, sites=sites)
+        for each in open_ledger().usage_sums(by, limit=_MOST_ROWS, site_name=sites)
     ]
     if by == "month":
         rows.sort(key=lambda row: row.name, reverse=True)

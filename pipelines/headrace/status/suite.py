@@ -30,7 +30,10 @@ _MOST_CHANGED = 2000
 _MOST_LETTERS = 300
 _MOST_RUNS = 10_000
 _MOST_NAMED = 10
-_OF_ROWS = ("number", "name", "objective", "started_at", "finished_at", "attempts", "node", "usd")
+_OF_ROWS = (
+    *("number", "name", "objective", "started_at", "finished_at", "attempts", "node", "usd"),
+    "energy_wh",
+)
 
 
 class SuiteView(RunView):
@@ -77,6 +80,8 @@ class TrialColumns(Record):
     attempts: tuple[int, ...]
     node: tuple[str, ...]
     usd: tuple[float | None, ...]
+    energy_wh: tuple[float | None, ...]
+    """Watt-hours; null: not measured."""
     why: tuple[str, ...]
     """The first line of why it failed."""
     values: dict[str, tuple[JsonValue, ...]]

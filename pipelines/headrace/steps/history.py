@@ -88,6 +88,8 @@ class NodeRow(Timed):
     """Power of all GPUs together, in watts."""
     machine: dict[str, str] = {}
     """In a launch's first row: processor, GPUs, and libraries of linear algebra."""
+    cpu_power_w: float | None = None
+    """Power of all CPUs together, in watts; null if their counters (RAPL) cannot be read."""
 
 
 class RankRow(Timed):

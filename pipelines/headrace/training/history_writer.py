@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -313,7 +314,7 @@ class Usage:
         self._node = node
         found = handles()
         self._gpus = None if found is None else _Gpus(*found)
-        self._traffic = _Traffic()
+        self._traffic, self._packages = _Traffic(), CpuPackages()
         self._busy_s, self._cpu_s = _cpu_s()
         self._machine = machine_facts()
 
@@ -328,6 +329,7 @@ class Usage:
             node=self._node,
             cpu=max(self._busy_s - before[0], 0.0) / max(self._cpu_s - before[1], 1e-2),
             memory=psutil.virtual_memory().percent / 100,
+            cpu_power_w=self._packages.power_w(),
             **self._traffic.look(),
             **gpus,
         )
@@ -362,6 +364,40 @@ class RankUsage:
             gpu_bytes=torch.cuda.memory_reserved(self._device) if has_gpu else None,
             gpu_peak_bytes=torch.cuda.max_memory_allocated(self._device) if has_gpu else None,
         )
+
+
+class CpuPackages:
+    """The energy counters of CPU packages, RAPL; most systems let only root read them.
+
+    Source: https://docs.kernel.org/power/powercap/powercap.html.
+    """
+
+    def __init__(self, folder: Path = Path("/sys/class/powercap")) -> None:
+        names = folder.glob("intel-rapl:*/name")  # AMD's have it, too; psys counts packages again
+        self._zones = sorted(
+            each.parent for each in names if each.read_text().startswith("package")
+        )
+        self._before = self._look()
+
+    def power_w(self) -> float | None:
+        """Return the mean power since the last call in watts; None if a counter is unreadable."""
+        before, self._before = self._before, self._look()
+        if before is None or self._before is None or self._before[0] <= before[0]:
+            return None
+        moved = zip(self._before[1], before[1], strict=True)
+        joules = sum((now - then) % limit for (now, limit), (then, _) in moved) / 1e6
+        return joules / (self._before[0] - before[0])
+
+    def _look(self) -> tuple[float, list[tuple[int, int]]] | None:
+        names = ("energy_uj", "max_energy_range_uj")
+        try:
+            found = [
+                tuple(int((zone / name).read_text()) for name in names) for zone in self._zones
+            ]
+        except (OSError, ValueError):
+            return None
+        counters = [(energy, limit + 1) for energy, limit in found]
+        return (time.monotonic(), counters) if counters else None
 
 
 class _Traffic:

@@ -312,7 +312,7 @@ def _of_ranks(run: RunFolder, began_at: float) -> dict[str, Any]:
 
 
 def _of_nodes(run: RunFolder, began_at: float, since: float, train_s: float) -> dict[str, Any]:
-    """Return the mean use of the nodes, and the energy of all GPUs."""
+    """Return the mean use of the nodes, and the energy of all GPUs and of all CPUs."""
     nodes = [[row for row in rows if row.at >= began_at] for rows in read_usage(run).values()]
 
     def means(value: Callable[[NodeRow], float | None]) -> list[float]:
@@ -320,11 +320,12 @@ def _of_nodes(run: RunFolder, began_at: float, since: float, train_s: float) -> 
         return [each for each in found if each is not None]
 
     cpu, gpu = means(lambda row: row.cpu), means(lambda row: row.gpu)
-    watts = means(lambda row: row.gpu_power_w)
+    watts, cpu_watts = means(lambda row: row.gpu_power_w), means(lambda row: row.cpu_power_w)
     return {
         "cpu_use": min(sum(cpu) / len(cpu), 1.0) if cpu else None,
         "gpu_use": min(sum(gpu) / len(gpu), 1.0) if gpu else None,
         "energy_wh": sum(watts) * train_s / _S_PER_H if watts else None,
+        "cpu_energy_wh": sum(cpu_watts) * train_s / _S_PER_H if cpu_watts else None,
     }
 
 

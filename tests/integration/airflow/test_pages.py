@@ -27,7 +27,7 @@ from headrace.states import LeaseState, StepState
 from headrace.suites.records import Control
 from support.access import write_site
 from support.airflow_service import AirflowService
-from support.ledger_rows import usage_row
+from support.ledger_rows import machine_row, usage_row
 from support.page_logins import NOBODY, ROLES, SECRET, Doors, doors, echoing_lease
 from support.runs import attempt_row_of, lease_on_disk, make_run
 from support.suite_journal import make_suite
@@ -159,8 +159,8 @@ def club(airflow_service: AirflowService) -> Iterator[Run]:
         packed = {"dataset": str(home / "club"), "fingerprint": "c1b5", "reused": False}
         state = StepState.SUCCEEDED
         attempt_row_of(made, "pack", lease_id, kind="pack", state=state, outputs=packed)
-        row = usage_row(1, run_id=made.run_id, lease_id=lease_id, site_name="club", usd=1.0)
-        open_ledger().put_usage([row])
+        open_ledger().put_machines([machine_row(lease_id=lease_id, usd_per_hour=360.0)])
+        open_ledger().put_usage([usage_row(1, run_id=made.run_id, lease_id=lease_id)])
         yield made
         end_run(made, StepState.CANCELLED, "a test")
     (home / "sites" / "club.yaml").unlink()

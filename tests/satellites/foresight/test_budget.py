@@ -34,7 +34,7 @@ from headrace_ec2.backend import Ec2
 from headrace_ec2.meter import Ec2Meter
 from headrace_foresight import budget
 from support.factories import write_site
-from support.ledger_rows import machine_row, usage_row
+from support.ledger_rows import add_ended_lease, day, machine_row
 from support.runs import lease_on_disk, make_run
 
 _USD_PER_HOUR = 3600.0  # a dollar a second
@@ -240,18 +240,13 @@ def test_what_others_have_spent_this_month_counts(
     (headrace_home / "teams.yaml").write_text("vision: [eve, ann]\nspeech: [bob]\n")
     site(None, {key: 1000.0})
     earlier, run = make_run(site="aws", user="ann"), make_run(site="aws", user="ann")
-    lease_id = acquire(earlier, "gpu")
-    spent = {"lease_id": lease_id, "run_id": earlier.run_id, "site_name": "aws", "owner": "ann"}
-    month = time.strftime("%Y-%m-", time.gmtime())
-    rows = [
-        usage_row(1, usd=500.0, day=f"{month}01", **spent),
-        usage_row(2, usd=9e9, day="2020-01-01", **spent),
-        usage_row(3, usd=9e9, day=f"{month}01", **spent | {"site_name": "else"}),
-    ]
-    open_ledger().put_usage(rows)
+    spent = {"run_id": earlier.run_id, "site_name": "aws", "owner": "ann"}
+    now = {"ended_at": time.time(), **spent}
+    add_ended_lease("this month", 1.0, 500.0, **now)
+    add_ended_lease("long ago", 1.0, 9e9, **now | {"ended_at": day("2020-01-01")})
+    add_ended_lease("elsewhere", 1.0, 9e9, **now | {"site_name": "else"})
     assert acquire(run, "gpu")
-    who = "eve" if key == "budget_team" else "ann"
-    open_ledger().put_usage([usage_row(4, usd=450.0, day=f"{month}01", **spent | {"owner": who})])
+    add_ended_lease("again", 1.0, 450.0, **now | {"owner": "eve" if "team" in key else "ann"})
     with pytest.raises(BudgetError) as caught:
         acquire(run, "cpu")
     assert f"{whose} has cost $950.00, and `limits.{key}` of site aws" in caught.value.what
@@ -276,10 +271,8 @@ def test_hours_of_gpus_that_are_held_are_limited(
     (headrace_home / "teams.yaml").write_text("vision: [ann, bob]\n")
     run, folder = _open_lease("gpu", user="ann")
     earlier = make_run(site="aws", user="ann")
-    lease_id, today = acquire(earlier, "gpu"), time.strftime("%Y-%m-%d", time.gmtime())
-    spent = {"lease_id": lease_id, "run_id": earlier.run_id, "site_name": "aws", "day": today}
-    hours = {"role": "gpu", "node_s": 3600.0} | spent
-    open_ledger().put_usage([usage_row(trial, owner="ann", **hours) for trial in range(5)])
+    spent = {"run_id": earlier.run_id, "site_name": "aws", "owner": "ann", "role": "gpu"}
+    add_ended_lease("earlier", 5.0, None, ended_at=time.time(), **spent)
     with pytest.raises(BudgetError) as caught:
         acquire(make_run(site="aws", user="ann"), "gpu")
     assert caught.value.what == (

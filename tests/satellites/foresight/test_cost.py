@@ -7,42 +7,42 @@ import io
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from headrace.errors import HeadraceError, UserError
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.usage_records import IDLE
 from headrace.runs.refresh_usage import first_day
 from headrace.states import StepState
 from headrace.status.cost import cost_page
 from support.access import write_site
 from support.command_line import headrace, on_a_terminal
-from support.ledger_rows import lease_row, run_row, usage_row
+from support.factories import write_site as site_with
+from support.ledger_rows import add_ended_lease, day, run_row, usage_row
 
 _HOUR_S = 3600.0
-_FAILED: dict[str, Any] = {"state": StepState.FAILED, "cause": "out_of_memory", "usd_failed": 2.0}
 
 
 @pytest.fixture
 def spent(headrace_home: Path) -> None:
     """A suite with a failed attempt and idle machines, and a run on machines without a price."""
-    ledger = open_ledger()
+    ledger, end = open_ledger(), day("2026-11-23")
     for run_id in ("run-1", "run-2"):
         ledger.add_run(run_row(run_id, state=StepState.SUCCEEDED))
-        lease_id = run_id.replace("run", "lease")
-        ledger.add_lease(lease_row(lease_id, run_id=run_id), max_active=4)
+    october = {"run_id": "run-2", "site_name": "cluster", "ended_at": day("2026-10-31")}
+    add_ended_lease("lease-1", 4.0, 2.0, owner="tester")
+    add_ended_lease("lease-2", 1.0, None, owner="tester", **october)
+    add_ended_lease("lease-3", 1.0, 1.5, owner="ann")
     ledger.put_usage(
         [
-            usage_row(1, usd=2.0, node_s=_HOUR_S, failed_s=_HOUR_S, **_FAILED),
-            usage_row(1, attempt=2, usd=5.0, usd_idle=1.0, node_s=2 * _HOUR_S,
-                      idle_s=0.4 * _HOUR_S),
-            usage_row(2, usd=1.0, node_s=0.4 * _HOUR_S, queue_s=_HOUR_S, owner="ann"),
-            usage_row(step="lease-1", kind=IDLE, cause=IDLE, usd=1.5, usd_idle=1.5,
-                      node_s=0.6 * _HOUR_S, idle_s=0.6 * _HOUR_S),
-            usage_row(run_id="run-2", lease_id="lease-2", step="train", kind="train", suite="",
-                      day="2026-10-31", site_name="cluster", node_s=_HOUR_S),
+            usage_row(1, node_s=_HOUR_S, cause="out_of_memory"),
+            usage_row(1, attempt=2, node_s=2 * _HOUR_S, started_at=end - 2 * _HOUR_S,
+                      train_s=1.6 * _HOUR_S, energy_wh=1500.0),
+            usage_row(2, node_s=0.4 * _HOUR_S, queue_s=_HOUR_S),
+            usage_row(step="pack", kind="pack", lease_id="lease-3", node_s=_HOUR_S,
+                      stored_bytes=10**10, fetched_bytes=10**9),
+            usage_row(run_id="run-2", lease_id="lease-2", step="train", kind="train",
+                      until=october["ended_at"], node_s=_HOUR_S),
         ]
     )  # fmt: skip
 
@@ -58,15 +58,18 @@ def cells(text: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.usefixtures("spent")
-def test_a_trial_costs_what_all_its_attempts_took_and_waste_is_told():
+def test_a_trial_costs_what_all_its_attempts_took_and_waste_is_named():
     """pains 37."""
     text = output("run-1", "--by", "trial")
-    assert cells(text)["1"] == ["2", "3.00", "0.00", "0.00", "7.00", "0.00", "1.00", "2.00", "47%"]
-    assert cells(text)["2"][3] == "1.00"  # hours in the queue
+    first = ["2", "3.00", "0.00", "0.00", "6.00", "0%", "13%", "33%", "1.50"]
+    assert cells(text)["1"] == first
+    assert cells(text)["2"][3:5] == ["1.00", "0.80"]  # hours in the queue
+    assert cells(text)["2"][-1] == "—"
     assert cells(text)["all"][4] == "9.50"
     assert "\n(no trial)" in text
-    assert "were idle (25%" in text
-    assert "did not succeed (25%: each as a whole)" in text
+    assert "40% of the machines' hours were wasted" in text
+    assert "kWh were measured in 2.00 of 5.00 machine hours." in text
+    assert "Price of g4dn.2xlarge on-demand: $1.5 to $2 an hour ()." in text
     assert cells(output("run-1"))["trial"][0] == "3"
 
 
@@ -77,16 +80,17 @@ def test_what_has_no_price_is_named_and_never_0():
     assert cells(text)["2026-10"][1:5] == ["1.00", "0.00", "0.00", "?"]
     assert cells(text)["all"][4] == "9.50+?"
     assert "No price is known of role gpu of cluster:" in text
-    (row,) = json.loads(output("--site", "cluster", "--by", "cause", "--json"))
-    assert (row["cause"], row["usd"], row["unpriced"], row["wasted"]) == ("succeeded", None, 1, 0.0)
+    rows = json.loads(output("--site", "cluster", "--by", "cause", "--json"))
+    (row,) = [each for each in rows if each["cause"] == "succeeded"]
+    assert (row["usd"], row["unpriced"], row["wasted"], row["energy_wh"]) == (None, 1, 0.0, None)
     assert "No price" not in output("--since", "2026-11")
 
 
 @pytest.mark.usefixtures("spent")
-def test_it_is_told_by_whatever_attempts_have_in_common():
-    assert cells(output("--by", "user", "--since", "2026-11"))["ann"][4] == "1.00"
+def test_it_is_grouped_by_whatever_attempts_have_in_common():
+    assert cells(output("--by", "user", "--since", "2026-11"))["ann"][4] == "1.50"
     assert cells(output("--by", "cause"))["out_of_memory"][4] == "2.00"
-    assert output("--by", "suite").splitlines()[2].startswith("(no suite)")
+    assert {"run-1", "run-2"} < cells(output("--by", "run")).keys()
     rows = list(csv.DictReader(io.StringIO(output("--by", "site", "--csv"))))
     assert {row["site"]: row["usd"] for row in rows} == {"laptop": "9.5", "cluster": ""}
     text = output("--by", "site", "--limit", "1")
@@ -94,6 +98,21 @@ def test_it_is_told_by_whatever_attempts_have_in_common():
     assert "cluster  " not in text
     assert "… and more" not in output("--by", "site", "--limit", "2")
     assert output("--user", "nobody") == "No costs are recorded.\n"
+
+
+@pytest.mark.usefixtures("spent")
+def test_storage_and_transfer_have_the_prices_of_the_site(headrace_home: Path):
+    assert "Besides machines" not in output()
+    site_with(
+        headrace_home, "laptop", prices={"usd_per_gb_month": 0.023, "usd_per_fetched_gb": 0.09}
+    )
+    text = output("run-1")
+    assert "Besides machines: 0.23 USD a month for 10 GB of packed datasets." in text
+    assert "Besides machines: 0.0900 USD for 1 GB read from object stores." in text
+    rows = {row["kind"]: row for row in json.loads(output("run-1", "--json"))}
+    assert rows["pack"]["usd_storage"] == pytest.approx(0.23)
+    assert rows["pack"]["usd_transfer"] == 0.09
+    assert rows["trial"]["usd_storage"] is None
 
 
 @pytest.mark.usefixtures("spent")
@@ -129,11 +148,8 @@ def test_what_may_be_taken_this_month_is_told_with_what_is(headrace_home: Path):
         roles={"gpu": {"backend": "slurm", "batch": {"gpus_per_node": 4}}},
     )
     (headrace_home / "teams.yaml").write_text("vision: [ann, eve]\n")
-    (row,) = open_ledger().usage("run-2")
-    today = time.strftime("%Y-%m-%d", time.gmtime())
-    of_ann = {"owner": "ann", "site_name": "club", "role": "gpu", "day": today}
-    changes = {"usd": 3.0, "node_s": _HOUR_S / 2, **of_ann}
-    open_ledger().put_usage([row.model_copy(update=changes)])
+    of_ann = {"owner": "ann", "site_name": "club", "run_id": "run-2"}
+    add_ended_lease("club-1", 0.5, 6.0, ended_at=time.time(), **of_ann)
     told = [line.split() for line in output().partition("this month")[2].splitlines()[1:]]
     assert told == [
         ["club", "ann", "$3.00", "$40.00", "limits.budget_user"],
@@ -147,14 +163,16 @@ def test_what_may_be_taken_this_month_is_told_with_what_is(headrace_home: Path):
 def ledger(headrace_home: Path, monkeypatch: pytest.MonkeyPatch):
     """Of two users, this month and one long ago."""
     monkeypatch.delenv("HEADRACE_LEDGER", raising=False)
-    found, today = open_ledger(), time.strftime("%Y-%m-%d", time.gmtime())
+    found, now = open_ledger(), time.time()
     found.add_run(run_row())
-    found.add_lease(lease_row(), max_active=9)
+    add_ended_lease("lease-1", 1.0, 6.0, owner="ada", ended_at=now)
+    add_ended_lease("lease-2", 1.0, 2.0, owner="bob", ended_at=now)
+    add_ended_lease("lease-3", 1.0, None, owner="bob", ended_at=day("2020-01-05"))
+    took = {"until": now, "started_at": now - 3600.0, "node_s": 3600.0}
     found.put_usage(
         [
-            usage_row(1, owner="ada", usd=6.0, node_s=3600.0, gpu_s=7200.0, day=today),
-            usage_row(2, owner="bob", usd=2.0, node_s=3600.0, failed_s=1800.0, day=today),
-            usage_row(3, owner="bob", usd=None, day="2020-01-05"),
+            usage_row(1, gpus=2.0, **took),
+            usage_row(2, lease_id="lease-2", **took | {"node_s": 1800.0}),
         ]
     )
     return found

@@ -14,7 +14,7 @@ from headrace.ledger import usage_rows
 from headrace.ledger.ledger import open_ledger
 from headrace.states import StepState
 from support.command_line import headrace
-from support.ledger_rows import lease_row, run_row, usage_row
+from support.ledger_rows import lease_row, machine_row, run_row, usage_row
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def test_show_counts_rows(headrace_home: Path):
     lines = [line.strip().split(maxsplit=1) for line in output("ledger", "show").splitlines()]
     assert lines == [
         ["ledger", f"sqlite:///{headrace_home}/ledger.db"],
-        ["schema", "0008"],
+        ["schema", "0009"],
         ["runs", "0"],
         ["leases", "0 (0 open)"],
         ["attempts", "0"],
@@ -40,8 +40,8 @@ def test_show_counts_rows(headrace_home: Path):
 
 
 def test_migrate_tells_the_revision():
-    assert output("ledger", "migrate").endswith("has schema revision 0008.\n")
-    assert output("ledger", "migrate").endswith("has schema revision 0008.\n")
+    assert output("ledger", "migrate").endswith("has schema revision 0009.\n")
+    assert output("ledger", "migrate").endswith("has schema revision 0009.\n")
 
 
 def test_each_attempt_is_a_row_of_the_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -49,8 +49,9 @@ def test_each_attempt_is_a_row_of_the_export(tmp_path: Path, monkeypatch: pytest
     ledger = open_ledger()
     ledger.add_run(run_row(state=StepState.SUCCEEDED))
     ledger.add_lease(lease_row(), max_active=1)
+    ledger.put_machines([machine_row(usd_per_hour=180.0, price_source="bill"), machine_row("i-2")])
     ledger.put_usage(
-        usage_row(number, usd=None if number < 1000 else 0.5) for number in range(1, 1002)
+        usage_row(number, machine_id="i-2" if number < 1000 else "i-1") for number in range(1, 1002)
     )
     for name, read in (
         ("attempts.parquet", pyarrow.parquet.read_table),
@@ -62,7 +63,8 @@ def test_each_attempt_is_a_row_of_the_export(tmp_path: Path, monkeypatch: pytest
         )
         rows = read(file).sort_by("trial").to_pylist()
         assert [row["trial"] for row in rows] == list(range(1, 1002))
-        assert (rows[0]["usd"], rows[-1]["usd"], rows[-1]["state"]) == (None, 0.5, "succeeded")
+        assert (rows[0]["usd"], rows[-1]["usd"], rows[-1]["cause"]) == (None, 0.5, "succeeded")
+        assert (rows[-1]["price_source"], rows[-1]["site_name"]) == ("bill", "laptop")
         assert output("ledger", "export", str(file), "--since", "2026-12").endswith(
             " has 0 rows.\n"
         )

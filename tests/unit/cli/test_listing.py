@@ -16,7 +16,7 @@ from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState
 from headrace.suites.records import RunningTrial, SuiteSummary
 from support.command_line import on_a_terminal
-from support.ledger_rows import usage_row
+from support.ledger_rows import machine_row, usage_row
 from support.runs import attempt_row_of, lease_on_disk, make_run
 from support.suite_journal import added, ended, failed, journal, make_suite, started
 
@@ -76,7 +76,8 @@ def suite(headrace_home: object) -> Run:
     )  # fmt: skip
     end_run(other, StepState.FAILED, "a test")
     lease_id = lease_on_disk(run, host=ProcessIdentity.of())
-    open_ledger().put_usage([usage_row(run_id=run.run_id, lease_id=lease_id, usd=0.004)])
+    open_ledger().put_machines([machine_row(lease_id=lease_id, usd_per_hour=1.44)])
+    open_ledger().put_usage([usage_row(run_id=run.run_id, lease_id=lease_id)])
     return run
 
 

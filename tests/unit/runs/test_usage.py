@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import os
 import random
@@ -25,11 +24,11 @@ from headrace.runs.lifecycle import recorded
 from headrace.runs.runs import Run
 from headrace.runs.trials import note_trials
 from headrace.runs.usage import note_usage
-from headrace.runs.usage_shares import Share, Span, figures, parts, rest, whole
+from headrace.runs.usage_shares import Span, shares
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps.mailbox import StepResult, StepStatus
 from headrace.suites.records import Added, CommandsApplied, Ended, Entry, Trial
-from support.ledger_rows import attempt_row, lease_row, machine_row, run_row
+from support.ledger_rows import USED_AT, attempt_row, lease_row, machine_row, run_row, usage_row
 from support.suite_journal import added, ended, failed, journal, make_suite, started
 
 _PRICE = {"usd_per_hour": 3600.0, "price_source": "site file", "price_as_of": "2026-06-17"}
@@ -42,10 +41,11 @@ _LOST: dict[str, Any] = {"state": StepState.LOST, "failure_class": FailureClass.
 def lease(headrace_home: Path, tmp_path: Path) -> LeaseFolder:
     """A gang of two nodes, asked for at 0, there from 100 to 1100, ready at 150."""
     (tmp_path / "run-1").mkdir()
-    (tmp_path / "run-1" / "provenance.json").write_text(json.dumps({"user": "ann"}))
     open_ledger().add_run(run_row(folder=str(tmp_path / "run-1"), state=StepState.SUCCEEDED))
     folder = LeaseFolder(tmp_path / "lease-1")
-    row = lease_row(folder=str(folder.path), created_at=0.0, state=LeaseState.CLOSED)
+    row = lease_row(
+        folder=str(folder.path), created_at=0.0, state=LeaseState.CLOSED, owner="ann", ended_at=1100
+    )
     open_ledger().add_lease(row, max_active=4)
     times = {"created_at": 0.0, "started_at": 100.0, "ended_at": 1100.0, "billed_s": 1000.0}
     open_ledger().put_machines(machine_row(f"node-{n}", **times, **_PRICE) for n in (0, 1))
@@ -71,19 +71,20 @@ def test_all_money_of_a_run_is_that_of_its_attempts_and_of_idle_machines(lease: 
     write_record(lease.step(7).result, result)
     note_usage("run-1")
     note_usage("run-1")  # a second look changes nothing
-    staged, idle, lost, done = sorted(
-        open_ledger().usage("run-1"), key=lambda each: (each.kind != "stage", each.usd or 0.0)
-    )
-    assert (staged.usd, staged.usd_staging) == (100.0, 100.0)
+    rows = {(each.kind, each.attempt): each for each in open_ledger().usage("run-1")}
+    staged, lost, done = rows["stage", 1], rows["train", 1], rows["train", 2]
+    assert (staged.node_s, staged.staging_s) == (100.0, 50.0)
     assert (staged.queue_s, staged.boot_s) == (0.0, 5.0)
-    assert (lost.usd, lost.usd_failed, lost.failed_s, lost.cause) == (600.0, 600.0, 600.0, "lost")
-    assert (done.usd, done.usd_staging, done.usd_idle, done.usd_failed) == (960, 96, 96, 0)
-    assert (done.gpu_s, done.samples, done.gpu_use) == (8 * 480.0, 9, 0.5)
-    assert (done.price_source, done.price_as_of) == ("site file", "2026-06-17")
-    assert (idle.kind, idle.usd, idle.usd_idle, idle.idle_s) == (IDLE, 340.0, 340.0, 340.0)
-    assert {each.owner for each in open_ledger().usage("run-1")} == {"ann"}
+    assert (lost.node_s, lost.cause, lost.until) == (600.0, "lost", 500.0)
+    assert (done.node_s, done.samples, done.gpu_use) == (960.0, 9, 0.5)
+    causes = {each.name: each for each in open_ledger().usage_sums("cause", owner="ann")}
+    assert {name: each.usd for name, each in causes.items()} == {
+        "succeeded": 1060.0, "lost": 600.0, IDLE: 340.0
+    }  # fmt: skip
     (whole,) = open_ledger().usage_sums()
     assert (whole.usd, whole.node_s, whole.attempts, whole.unpriced) == (2000.0, 2000.0, 3, 0)
+    assert (whole.staging_s, whole.idle_s, whole.failed_s) == (196.0, 340.0 + 96, 600.0)
+    assert whole.gpu_s == 8 * 480.0
 
 
 def test_the_wait_for_a_machine_is_told_apart_from_its_boot(lease: LeaseFolder):
@@ -100,8 +101,9 @@ def test_an_attempt_that_runs_has_taken_what_it_took_so_far(lease: LeaseFolder):
     write_record(lease.step(3).status, status)
     note_usage("run-1")
     row = next(each for each in open_ledger().usage("run-1") if each.kind == "train")
-    assert (row.started_at, row.state, row.cause) == (200.0, StepState.RUNNING, "running")
-    assert (row.usd, row.usd_failed) == (1800.0, 0.0)  # until its machines ended
+    assert (row.started_at, row.cause) == (200.0, "running")
+    assert row.node_s == 1800.0  # until its machines ended
+    assert open_ledger().usage_sums("kind")[0][:4] == ("train", 1, 0, 1800.0)
 
 
 def test_without_a_price_time_is_counted_and_money_is_null(headrace_home: Path):
@@ -109,13 +111,13 @@ def test_without_a_price_time_is_counted_and_money_is_null(headrace_home: Path):
     open_ledger().add_lease(lease_row(), max_active=4)
     _attempt("train", 1, (200.0, 500.0), **_LOST)
     note_usage("run-1")  # nobody counted the machines of an older lease
-    (row,) = open_ledger().usage("run-1")
-    assert (row.usd, row.usd_failed, row.node_s) == (None, None, 0.0)
+    (whole,) = open_ledger().usage_sums()
+    assert (whole.usd, whole.unpriced, whole.node_s) == (None, 1, 0.0)
     times = {"started_at": 100.0, "ended_at": 600.0, "billed_s": 500.0}
     open_ledger().put_machines([machine_row(**times)])
     note_usage("run-1")
     (whole,) = open_ledger().usage_sums()
-    assert (whole.usd, whole.unpriced, whole.node_s, whole.failed_s) == (0.0, 2, 500.0, 300.0)
+    assert (whole.usd, whole.unpriced, whole.node_s, whole.failed_s) == (None, 2, 500.0, 300.0)
 
 
 def _write_journal(folder: Path, entries: Iterable[Entry]) -> None:
@@ -160,9 +162,9 @@ def test_a_trial_costs_its_share_of_its_node_over_all_attempts(lease: LeaseFolde
     assert [row.usd for row in open_ledger().trials("run-1")] == [62.5, 200.0, None, None]
     note_usage("run-1")
     trials = {each.name: each for each in open_ledger().usage_sums("trial", run_id="run-1")}
-    assert (trials["1"].attempts, trials["1"].usd, trials["1"].usd_failed) == (2, 62.5, 12.5)
+    assert (trials["1"].attempts, trials["1"].usd, trials["1"].failed_s) == (2, 62.5, 12.5)
     assert (trials["2"].usd, trials["2"].gpu_s) == (200.0, 1600.0)
-    kinds = {each.name: each for each in open_ledger().usage_sums("kind", suite="run-1")}
+    kinds = {each.name: each for each in open_ledger().usage_sums("kind", run_id="run-1")}
     assert (kinds["suite"].usd, kinds["suite"].node_s, kinds["trial"].usd) == (0.0, 0.0, 262.5)
     assert kinds[IDLE].usd == pytest.approx(2 * 1000.0 + 500.0 - 262.5)
     causes = {each.name: each.attempts for each in open_ledger().usage_sums("cause")}
@@ -193,9 +195,9 @@ def test_trials_pay_for_the_machines_that_they_ran_on(lease: LeaseFolder):
     note_trials(RunFolder(lease.path.parent / "run-1"))
     note_usage("run-1")
     rows = {each.trial: each for each in open_ledger().usage("run-1") if each.trial}
-    assert {number: row.usd for number, row in rows.items()} == {1: 200.0, 2: 10.0, 3: 210.0}
-    assert [rows[number].node_kind for number in (1, 2, 3)] == ["p5", "g5", "p5, g5"]
-    assert rows[2].price_source == "spot history"
+    assert [row.usd for row in open_ledger().trials("run-1")][:2] == [200.0, 10.0]
+    assert [rows[number].machine_id for number in (1, 2, 3)] == ["i-1", "i-2", ""]
+    assert rows[3].node_s == 200.0  # at the mean price of all of the lease's machines
     waited = {number: (row.queue_s, row.boot_s) for number, row in rows.items()}
     assert waited == {1: (50.0, 30.0), 2: (0.0, 10.0), 3: (0.0, 0.0)}
     (suite,) = [row for row in open_ledger().usage("run-1") if row.kind == "suite"]
@@ -209,29 +211,11 @@ def test_a_step_that_began_without_a_node_waits_for_it(lease: LeaseFolder):
     assert (row.queue_s, row.boot_s) == (95.0, 0.0)
 
 
-def _span(begin: float, end: float, usd: float | None = 3600.0) -> Span:
-    """By default a dollar a second."""
-    return Span(begin=begin, end=end, usd_per_hour=usd)
-
-
 def test_an_attempt_takes_all_machines_and_attempts_at_once_share_them():
-    machines = [_span(0, 100), _span(50, 200)]
-    first, second, third = parts(machines, [_span(10, 60), _span(40, 60), _span(150, 300)])
-    assert (first.node_s, first.usd) == (30 + 5 + 10, 45)
-    assert (second.node_s, second.usd) == (5 + 10, 15)
-    assert (third.node_s, third.usd) == (50, 50)
-
-
-def test_what_has_no_known_price_is_not_known():
-    """pains 37: never 0."""
-    found = parts([_span(0, 10), _span(20, 30, usd=None)], [_span(0, 10), _span(5, 25)])
-    assert [each.usd for each in found] == [7.5, None]
-    assert [each.node_s for each in found] == [7.5, 7.5]
-    assert parts([], [_span(0, 10)]) == [Share(node_s=0.0, usd=None)]
-    assert whole([_span(0, 10), _span(0, 10, usd=None)], [10, 10]).usd is None
-    assert rest(Share(node_s=9, usd=None), [Share(node_s=2, usd=1)]) == Share(node_s=7, usd=None)
-    row = figures(Share(node_s=5, usd=None), 5, AttemptUsage(staging_s=1), StepState.SUCCEEDED)
-    assert (row["usd_idle"], row["usd_staging"], row["idle_s"]) == (None, None, 4)
+    machines = [Span(0, 100), Span(50, 200)]
+    attempts = [Span(10, 60), Span(40, 60), Span(150, 300)]
+    assert shares(machines, attempts) == [30 + 5 + 10, 5 + 10, 50]
+    assert shares([], attempts) == [0.0, 0.0, 0.0]
 
 
 def test_no_part_is_lost_or_counted_twice():
@@ -239,15 +223,15 @@ def test_no_part_is_lost_or_counted_twice():
 
     def spans(count: int) -> list[Span]:
         begins = [draw.uniform(0, 100) for _ in range(count)]
-        return [_span(each, each + draw.uniform(0, 50)) for each in begins]
+        return [Span(each, each + draw.uniform(0, 50)) for each in begins]
 
     for _ in range(50):
         machines, attempts = spans(draw.randrange(1, 6)), spans(draw.randrange(1, 5))
-        took = sum(each.node_s for each in parts(machines, attempts))
-        covered = parts(machines, [_span(-1, 200)])[0].node_s
+        took = sum(shares(machines, attempts))
+        (covered,) = shares(machines, [Span(-1, 200)])
         assert covered == pytest.approx(sum(each.end - each.begin for each in machines))
         assert took <= covered + 1e-9
-        edges = sorted({at for each in (*machines, *attempts) for at in (each.begin, each.end)})
+        edges = sorted({at for each in (*machines, *attempts) for at in each})
         wanted = 0.0
         for begin, end in itertools.pairwise(edges):
             middle = (begin + end) / 2
@@ -257,26 +241,30 @@ def test_no_part_is_lost_or_counted_twice():
         assert took == pytest.approx(wanted)
 
 
-_REPORTED = AttemptUsage(start_s=10, staging_s=20, train_s=50, evaluate_s=10)
-_LATE = AttemptUsage(staging_s=500, train_s=500)  # of a clock that was set
+_REPORTED = {"start_s": 10, "staging_s": 20, "train_s": 50, "evaluate_s": 10}
+_LATE = {"staging_s": 500, "train_s": 500}
+"""Of a clock that was set."""
 
 
 @pytest.mark.parametrize(
-    ("usage", "state", "usd", "seconds"),
+    ("usage", "cause", "seconds"),
     [
-        (_REPORTED, StepState.SUCCEEDED, (40, 20, 0), (20, 0)),
-        (_REPORTED, StepState.RUNNING, (40, 20, 0), (20, 0)),
-        (_REPORTED, StepState.LOST, (0, 0, 200), (0, 200)),
-        (AttemptUsage(), StepState.SUCCEEDED, (0, 0, 0), (0, 0)),
-        (_LATE, StepState.SUCCEEDED, (200, 0, 0), (0, 0)),
+        (_REPORTED, "succeeded", (40, 20, 0)),
+        (_REPORTED, "running", (40, 20, 0)),
+        (_REPORTED, "lost", (0, 0, 200)),
+        (_REPORTED, "out_of_memory", (0, 0, 200)),
+        ({}, "succeeded", (0, 0, 0)),
+        (_LATE, "succeeded", (200, 0, 0)),
     ],
 )
-def test_the_money_of_an_attempt_is_split_by_where_its_time_went(
-    usage: AttemptUsage, state: StepState, usd: tuple[int, ...], seconds: tuple[int, ...]
+@pytest.mark.usefixtures("lease")
+def test_an_attempt_is_split_by_where_its_time_went(
+    usage: dict[str, float], cause: str, seconds: tuple[int, ...]
 ):
-    found = figures(Share(node_s=200, usd=200), 100, usage, state)
-    assert tuple(found[f"usd_{name}"] for name in ("staging", "idle", "failed")) == usd
-    assert (found["idle_s"], found["failed_s"]) == seconds
+    row = usage_row(1, node_s=200.0, started_at=USED_AT - 100, cause=cause, **usage)
+    open_ledger().put_usage([row])
+    (found,) = [each for each in open_ledger().usage_sums("kind") if each.name == "trial"]
+    assert (found.staging_s, found.idle_s, found.failed_s) == seconds
 
 
 def noted(run: Run) -> dict[int, tuple[str, int, float | None]]:

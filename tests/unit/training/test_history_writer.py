@@ -18,7 +18,7 @@ from headrace.files.layout import RunFolder
 from headrace.recipe.train import ScaleLrSpec
 from headrace.steps.history import newest_use, read_history, read_ranks, read_usage
 from headrace.training import history_writer
-from headrace.training.history_writer import KeepHistory, RankUsage, StepParts, Usage
+from headrace.training.history_writer import CpuPackages, KeepHistory, RankUsage, StepParts, Usage
 from headrace.training.learning_rates import ScaledRate
 
 pytestmark = [  # of Lightning: where there is a Slurm that this is no job of, and for PyTorch
@@ -173,6 +173,31 @@ def test_how_busy_a_node_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     nvml.fails = True
     assert Usage("here").look().gpu is None
+
+
+def test_the_power_of_cpus_is_that_of_all_packages_and_unknown_if_one_is_unreadable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter((0.0, 10.0, 20.0, 30.0))
+    of_module = SimpleNamespace(monotonic=lambda: next(clock))
+    monkeypatch.setattr("headrace.training.history_writer.time", of_module)
+
+    def count(*joules: int) -> None:
+        for number, each in enumerate(joules):
+            for name in (f"intel-rapl:{number}", f"intel-rapl:{number}:0"):
+                (tmp_path / name).mkdir(exist_ok=True)
+                kind = "core" if name.count(":") == 2 else f"package-{number}"
+                (tmp_path / name / "name").write_text(kind)
+                (tmp_path / name / "energy_uj").write_text(f"{each * 10**6}\n")
+                (tmp_path / name / "max_energy_range_uj").write_text(f"{10**9 - 1}\n")
+
+    assert CpuPackages(tmp_path / "none").power_w() is None
+    count(100, 900)
+    packages = CpuPackages(tmp_path)
+    count(600, 400)  # the second counter has begun anew
+    assert packages.power_w() == (500 + 500) / 10
+    (tmp_path / "intel-rapl:1" / "energy_uj").write_text("")
+    assert packages.power_w() is None
 
 
 def test_usage_is_kept_by_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

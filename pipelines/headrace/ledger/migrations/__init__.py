@@ -6,6 +6,8 @@ Kept apart from the rest because Alembic takes a while to import and is needed o
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import compress
+from operator import not_
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,23 @@ from alembic.config import Config
 from alembic.operations import Operations, ops
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, DefaultClause
+from sqlalchemy import Connection, DefaultClause, text
 
 from headrace.ledger.columns import LedgerRow
 from headrace.ledger.rows import REVISION_TABLE
 
 _FOLDER = Path(__file__).parent
+
+_KEPT = """
+UPDATE headrace_leases SET owner = coalesce((SELECT max(owner) FROM headrace_usage
+    WHERE headrace_usage.lease_id = headrace_leases.lease_id), '') WHERE owner = '';
+DELETE FROM headrace_usage WHERE kind = 'idle';
+UPDATE headrace_usage SET until = coalesce(finished_at, started_at, created_at);
+UPDATE headrace_usage SET machine_id = node WHERE kind = 'trial' AND EXISTS (
+    SELECT 1 FROM headrace_machines WHERE headrace_machines.lease_id = headrace_usage.lease_id
+    AND headrace_machines.machine_id = headrace_usage.node)
+"""
+"""What columns held that revision 0009 drops."""
 
 
 def upgrade(connection: Connection) -> None:
@@ -38,9 +51,21 @@ def upgrade(connection: Connection) -> None:
         command.upgrade(config, "head")
         return
     operations = Operations(context)
-    for each in _single(produce_migrations(context, LedgerRow.metadata).upgrade_ops):
+    changes = list(_single(produce_migrations(context, LedgerRow.metadata).upgrade_ops))
+    is_gone = [isinstance(each, ops.DropColumnOp | ops.DropTableOp) for each in changes]
+    for each in compress(changes, map(not_, is_gone)):
+        operations.invoke(each)
+    if any(getattr(each, "column_name", "") == "usd_idle" for each in changes):
+        keep_rows(connection)
+    for each in compress(changes, is_gone):
         operations.invoke(each)
     command.stamp(config, "head", purge=True)
+
+
+def keep_rows(connection: Connection) -> None:
+    """Copy what is still needed from columns that revision 0009 drops."""
+    for statement in _KEPT.split(";"):
+        connection.execute(text(statement))
 
 
 def revisions() -> tuple[str, ...]:

@@ -10,7 +10,7 @@ const WAYS = [
   ["user", "User"],
   ["site", "Site"],
   ["cause", "Cause"],
-  ["suite", "Suite"],
+  ["run", "Run"],
 ];
 
 const sum = (rows, name) => rows.reduce((total, row) => total + (row[name] ?? 0), 0);
@@ -32,6 +32,7 @@ function columnsOf(title, rows) {
     },
     hours("hours", "Node hours"),
     hours("gpu_hours", "GPU hours"),
+    { id: "kwh", title: "kWh", numeric: true, value: (row) => row.kwh, cell: (row) => (known(row.kwh) ? html`<span title=${`measured in ${percent(row.measured_share)} of the node hours`}>${number(row.kwh)}</span>` : "—") },
     { id: "wasted_share", title: "Wasted", numeric: true, value: (row) => row.wasted_share, cell: (row) => percent(row.wasted_share) },
   ];
 }

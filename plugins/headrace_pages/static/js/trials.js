@@ -67,6 +67,7 @@ function columnsOf({ keys, metrics, rows }, objective, now) {
     { id: "node", title: "Node", value: (row) => row.node || null, cell: (row) => row.node },
     { id: "attempts", title: "Attempts", numeric: true, value: (row) => (row.attempts > 1 ? row.attempts : null), cell: (row) => (row.attempts > 1 ? row.attempts : null) },
     { id: "usd", title: "Cost", numeric: true, value: (row) => row.usd, cell: (row) => (known(row.usd) ? dollars(row.usd) : null) },
+    { id: "energy", title: "kWh", numeric: true, value: (row) => row.energy_wh, cell: (row) => (known(row.energy_wh) ? number(row.energy_wh / 1000) : "—") },
     { id: "why", title: "Cause", value: (row) => row.why || null, cell: (row) => html`<span title=${row.why}>${row.why}</span>` },
   ];
   return all.filter((column) => rows.some((row) => known(column.value(row))));
