@@ -26,9 +26,7 @@ LARGE_BYTES = 40 * 2**20 + 12_345
 NAMES = ("a.txt", "b/c.txt", "b/d e+f&g=ü#?%41.txt", "b/c/deep.bin", "e.txt?versionId=1")
 
 
-@pytest.fixture(
-    params=["folder", "memory", "moto", "rclone", "rclone without obstore", "swift"]
-)
+@pytest.fixture(params=["folder", "memory", "moto", "rclone", "rclone without obstore", "swift"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """An empty store."""
     if request.param == "folder":
