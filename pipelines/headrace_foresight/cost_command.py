@@ -62,9 +62,8 @@ def cost(  # noqa: PLR0913  options of a command
 ) -> None:
     """Show what machines took: hours, money, energy, what was wasted.
 
-    Every attempt counts, failed ones too, and the idle time of machines. The wait in a queue is
-    shown beside it and costs nothing. Rows are months, or with a run the kinds of its steps; see
-    --by.
+    Every attempt counts, failed ones too, and the idle time of machines; the wait in a queue costs
+    nothing. Rows are months, or with a run the kinds of its steps; see --by.
 
     Examples:
         headrace cost

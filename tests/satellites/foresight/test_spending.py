@@ -36,6 +36,11 @@ def test_what_a_site_says_later_counts_for_machines_without_a_price(headrace_hom
         site_file(headrace_home, roles=roles)
         headrace("cost", run.run_id, "--refresh")
     assert open_ledger().usage_sums(run_id=run.run_id)[0].usd == 4.0
+    before = open_ledger().usage(run.run_id)
+    assert "of 1 leases have another price" in headrace("cost", run.run_id, "--correct").output
+    assert open_ledger().usage_sums(run_id=run.run_id)[0].usd == 18.0
+    assert open_ledger().trial(run.run_id, 1).usd == 9.0
+    assert open_ledger().usage(run.run_id)[0] == before[0]
     (headrace_home / "sites" / "mine.yaml").unlink()
     assert "of 0 leases" in headrace("cost", run.run_id, "--refresh").output
 
