@@ -5,7 +5,7 @@ set -euo pipefail
 
 say() { printf '%s\n' "$@" >&2; } # one line an argument
 
-# package | commands, or patterns of files, any of which shows it | what is left out without it
+# package | commands, or patterns of files, where it is installed | what is left out without it
 table() {
   cat <<'END'
 git | git | the tests of provenance (commit, dirty tree)
