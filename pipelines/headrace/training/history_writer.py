@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -25,6 +24,7 @@ from headrace.files.atomic import write_record
 from headrace.files.layout import RunFolder
 from headrace.informing import inform, shielded
 from headrace.steps.history import HistoryRow, NodeRow, RankRow, RowWriter, rank_file, usage_file
+from headrace.training.cpu_power import CpuPackages
 from headrace.training.launch_records import NodeLaunch, TrainingProgress
 from headrace.training.learning_rates import rate_factor
 from headrace.training.machine_facts import machine_facts
@@ -364,40 +364,6 @@ class RankUsage:
             gpu_bytes=torch.cuda.memory_reserved(self._device) if has_gpu else None,
             gpu_peak_bytes=torch.cuda.max_memory_allocated(self._device) if has_gpu else None,
         )
-
-
-class CpuPackages:
-    """The energy counters of CPU packages, RAPL; most systems let only root read them.
-
-    Source: https://docs.kernel.org/power/powercap/powercap.html.
-    """
-
-    def __init__(self, folder: Path = Path("/sys/class/powercap")) -> None:
-        names = folder.glob("intel-rapl:*/name")  # AMD's have it, too; psys counts packages again
-        self._zones = sorted(
-            each.parent for each in names if each.read_text().startswith("package")
-        )
-        self._before = self._look()
-
-    def power_w(self) -> float | None:
-        """Return the mean power since the last call in watts; None if a counter is unreadable."""
-        before, self._before = self._before, self._look()
-        if before is None or self._before is None or self._before[0] <= before[0]:
-            return None
-        moved = zip(self._before[1], before[1], strict=True)
-        joules = sum((now - then) % limit for (now, limit), (then, _) in moved) / 1e6
-        return joules / (self._before[0] - before[0])
-
-    def _look(self) -> tuple[float, list[tuple[int, int]]] | None:
-        names = ("energy_uj", "max_energy_range_uj")
-        try:
-            found = [
-                tuple(int((zone / name).read_text()) for name in names) for zone in self._zones
-            ]
-        except (OSError, ValueError):
-            return None
-        counters = [(energy, limit + 1) for energy, limit in found]
-        return (time.monotonic(), counters) if counters else None
 
 
 class _Traffic:

@@ -18,7 +18,8 @@ from headrace.files.layout import RunFolder
 from headrace.recipe.train import ScaleLrSpec
 from headrace.steps.history import newest_use, read_history, read_ranks, read_usage
 from headrace.training import history_writer
-from headrace.training.history_writer import CpuPackages, KeepHistory, RankUsage, StepParts, Usage
+from headrace.training.cpu_power import CpuPackages
+from headrace.training.history_writer import KeepHistory, RankUsage, StepParts, Usage
 from headrace.training.learning_rates import ScaledRate
 
 pytestmark = [  # of Lightning: where there is a Slurm that this is no job of, and for PyTorch
