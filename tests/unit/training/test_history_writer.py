@@ -181,7 +181,7 @@ def test_the_power_of_cpus_is_that_of_all_packages_and_unknown_if_one_is_unreada
 ) -> None:
     clock = iter((0.0, 10.0, 20.0, 30.0))
     of_module = SimpleNamespace(monotonic=lambda: next(clock))
-    monkeypatch.setattr("headrace.training.history_writer.time", of_module)
+    monkeypatch.setattr("headrace.training.cpu_power.time", of_module)
 
     def count(*joules: int) -> None:
         for number, each in enumerate(joules):
