@@ -120,7 +120,7 @@ def test_a_probe_is_a_run_with_a_report_and_leaves_nothing(
     record = open_ledger().run(run_id)
     assert (record.state, traits_of(record).kind) == (StepState.SUCCEEDED, "probe")
     (taken,) = (row for row in open_ledger().usage(run_id) if row.kind == "probe")
-    assert (taken.nodes, taken.state) == (1, StepState.SUCCEEDED)
+    assert (taken.nodes, taken.cause) == (1, "succeeded")
     asked = run_of_folder(run_id, RunFolder(Path(record.folder))).request
     assert asked.words == ("probe", "--site", "laptop", *words[1:3], "--quick")
     html = Path(found["report"]).read_text()
