@@ -135,6 +135,7 @@ def test_each_example_of_a_help_stands_on_a_line_of_its_own() -> None:
 
 _INTERRUPTED_BY = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
 class Finder:
     def find_spec(name, path=None, target=None):
         if name == sys.argv[1]:
