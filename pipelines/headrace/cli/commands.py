@@ -36,10 +36,7 @@ _PANELS: dict[str, dict[str, tuple[str, str]]] = {
         "suite": ("suites:app", "Suites: list trials; pause, cancel, add some."),
         "results": ("results:results", "Show the results of a suite: best, means, importance."),
         "diff": ("origins:diff", "Show the differences between two runs or trials."),
-        "shell": (
-            "shell:shell",
-            "Open a shell, or Jupyter, on a node of a run, or of a lease for it.",
-        ),
+        "shell": ("shell:shell", "Open a shell or Jupyter on a node of a lease."),
     },
     "Data": {
         "inspect": ("datasets:inspect", "Show the content of a dataset or a shard."),

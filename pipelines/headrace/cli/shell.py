@@ -42,7 +42,7 @@ def shell(
     ] = _HOUR_S,
     notebook: Annotated[bool, typer.Option("--notebook", help="Start Jupyter there.")] = False,
 ) -> None:
-    """Open a shell, or Jupyter, on a node of a run, or of a lease for it.
+    """Open a shell or Jupyter on a node of a lease.
 
     It has the run's dataset and checkpoints in `HEADRACE_DATASET` and `HEADRACE_CHECKPOINTS`. A
     lease of its own is closed when the shell ends. It works on this machine and on Slurm, where the
