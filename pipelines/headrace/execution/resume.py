@@ -17,7 +17,7 @@ from headrace.recipe.load import load_recipe, load_site, with_kept
 from headrace.recipe.overrides import check_size
 from headrace.recipe.site import Site
 from headrace.runs.audit import Actor, check_access, note
-from headrace.runs.code_snapshot import copied_anew, put_in_place
+from headrace.runs.code_snapshot import allowing_copy, copied_anew, put_in_place
 from headrace.runs.lifecycle import owned_by
 from headrace.runs.owners import owner_process
 from headrace.runs.resolve import resolve
@@ -118,15 +118,16 @@ def _changed(run: Run, overrides: Sequence[str], site: str) -> tuple[Run, Resump
     recipe = load_recipe(str(run.folder.recipe), overrides)
     changes = differences(run.recipe, recipe)
     _check_keys(run, [each.key for each in changes])
-    other = run.site
+    # the recipe of a run from Airflow is still its user's: it stays fenced
+    other, is_from_terminal = run.site, not run.site.is_fenced
     if site:
         other = _with_same_folder(run, load_site(site))
         check_access(other, Actor.here(), "resume", run.run_id, f"on {other.name}")
         names = (json.dumps(each.name) for each in (run.site, other))
         changes = (*changes, Change(key="site", before=next(names), after=next(names)))
+        other = allowing_copy(other, run.folder, is_from_terminal=is_from_terminal)
     kind = run.request.kind
-    # the recipe of a run from Airflow is still its user's: it stays fenced
-    recipe, other = resolve(recipe, other, kind, is_from_terminal=not run.site.is_fenced)
+    recipe, other = resolve(recipe, other, kind, is_from_terminal=is_from_terminal)
     return replace(run, recipe=recipe, site=other), Resumption(at=time.time(), changes=changes)
 
 

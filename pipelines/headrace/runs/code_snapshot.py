@@ -19,8 +19,10 @@ from headrace.errors import UserError, warn_once
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import RunFolder
 from headrace.recipe.difference import Change
+from headrace.recipe.fence import opened
 from headrace.recipe.recipe import Recipe
-from headrace.recipe.targets import FRAMEWORKS, uses_of
+from headrace.recipe.site import Site
+from headrace.recipe.targets import FRAMEWORKS, allowed_path, uses_of
 from headrace.record import Record
 from headrace.runs.code_state import git_output
 from headrace.runs.runs import Run
@@ -104,9 +106,25 @@ def with_snapshot(run: Run, source: Mapping[str, Any]) -> tuple[Run, Mapping[str
         return path
 
     recipe = Recipe.model_validate(_mapped(content, copy_of))
-    allowed = (*run.site.allowed_code, str(run.folder.code))
-    site = run.site.model_copy(update={"allowed_code": allowed})
+    site = _allowing(run.site, run.folder)
     return replace(run, recipe=recipe, site=site), _mapped(source, copy_of)
+
+
+def allowing_copy(site: Site, run: RunFolder, *, is_from_terminal: bool) -> Site:
+    """Return the site, opened for who asks, with a run's copy among its folders of code.
+
+    Raises:
+        TargetError: The site does not allow the code that was copied.
+    """
+    site = opened(site, is_from_terminal=is_from_terminal)
+    for tree in CodeSnapshot.of(run).trees:
+        for place in tree.places:
+            allowed_path(str(Path(tree.source, place)), site)
+    return _allowing(site, run)
+
+
+def _allowing(site: Site, run: RunFolder) -> Site:
+    return site.model_copy(update={"allowed_code": (*site.allowed_code, str(run.code))})
 
 
 def _editable() -> list[str]:

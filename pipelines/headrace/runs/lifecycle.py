@@ -28,7 +28,7 @@ from headrace.recipe.site import Site
 from headrace.recipe.teams import check_user
 from headrace.recipe.unix_accounts import other_account
 from headrace.runs.audit import START, Actor, check_access, note, noting_refusals
-from headrace.runs.code_snapshot import with_snapshot
+from headrace.runs.code_snapshot import allowing_copy, with_snapshot
 from headrace.runs.code_state import containers_of
 from headrace.runs.planned_steps import KINDS
 from headrace.runs.provenance import write_provenance
@@ -86,8 +86,7 @@ def _checked(request: RunRequest, loaded: Recipe) -> tuple[Recipe, Site, Mapping
         evaluated = open_ledger().run(request.of)
         check_files(evaluated)
         folder = RunFolder(Path(evaluated.folder))
-        allowed = (*site.allowed_code, str(folder.code))
-        site = site.model_copy(update={"allowed_code": allowed})
+        site = allowing_copy(site, folder, is_from_terminal=is_from_terminal)
         loaded = of_run(loaded, folder, watch=request.watch)
     if request.rehearses:
         loaded, site = rehearsal(loaded, site)

@@ -17,6 +17,7 @@ from headrace.recipe.batch import Batch
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.site import Role
 from headrace.runs.audit import AIRFLOW, Actor
+from headrace.runs.code_snapshot import allowing_copy
 from headrace.runs.lifecycle import finish_run
 from headrace.runs.resolve import resolve
 from headrace.runs.runs import Run, open_run
@@ -263,6 +264,17 @@ def test_a_site_that_does_not_allow_the_code_of_a_run_from_airflow_cannot_resume
     shared_by_users(at, allowed_code=[])
     with pytest.raises((RecipeError, TargetError), match=FENCE):
         take_over_changed(run.run_id, ended_owner(), [], f"{at}/fenced.yaml")
+
+
+def test_a_copy_of_code_is_allowed_where_the_code_was(at: Path):
+    """An evaluation uses the copy of the evaluated run, whoever began that one."""
+    site = load_site(f"{at}/fenced.yaml")
+    mine = run_of(at, PLACES["folder of code"]).folder
+    with pytest.raises(TargetError, match=FENCE):
+        allowing_copy(site, mine, is_from_terminal=False)
+    for run, here in ((mine, True), (run_of(at, [], owner=DAG_RUN, user="eve").folder, False)):
+        assert run.code.exists()
+        assert str(run.code) in allowing_copy(site, run, is_from_terminal=here).allowed_code
 
 
 def test_clearing_in_airflow_runs_what_the_terminal_has_made_and_nothing_else(at: Path):

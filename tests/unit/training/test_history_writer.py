@@ -102,7 +102,7 @@ def test_losses_metrics_and_rates_of_each_epoch_are_kept(tmp_path: Path) -> None
     assert first.metrics == {"val_loss": 10.0, "epoch_loss": 2.5}
     assert second.metrics == {"val_loss": 9.0, "epoch_loss": 6.5}
     whole = [each for each in found.all_rows if each.loss is not None and not each.metrics]
-    assert whole == [] or whole[0].step < STEPS  # a slow machine has rows in between
+    assert whole == [] or whole[0].step <= STEPS  # a slow machine has rows in between
     if not whole:
         assert (first.loss, second.loss) == (2.5, 6.5)
     assert first.learning_rates == (0.5,)
