@@ -218,28 +218,29 @@ class FinishRunOperator(RunOperator):
         with told_to_airflow(context):
             run = open_run(self.run_id)
             end_steps(run, ABANDONED)  # what a user stops takes a moment to end
-            states, by_user = self._task_states(context, run), _stopped_by_user(run)
-            is_marked = any(states[step] == "success" for step in by_user)
-            good = ("success", "skipped") if is_marked else ("success",)
-            undone = {step: state for step, state in states.items() if state not in good}
+            by_user = _stopped_by_user(run)
+            undone = self._undone(context, run, by_user)
             state = _state(run, undone, by_user)
             finish_run(run, state)
             inform(run.folder, "telemetry", partial(tell_run, run))
             if undone:
-                why = ", ".join(f"{step} is {at}{_why(run, step)}" for step, at in undone.items())
-                raise MistakeError(f"Run {run.run_id} {state.value}: {why}")
+                states = ", ".join(
+                    f"{step} is {at}{_why(run, step)}" for step, at in undone.items()
+                )
+                raise MistakeError(f"Run {run.run_id} {state.value}: {states}")
         outputs = outputs_of(run.run_id)
         if MODELS in self.outlets and "train" in outputs:  # not where a user marked it success
             publish_model(context, run.run_id, run.recipe.name, outputs)
         self.log.info("%s: run %s in %s", state.value.capitalize(), run.run_id, run.folder.path)
         return state.value
 
-    def _task_states(self, context: Context, run: Run) -> dict[str, str]:
+    def _undone(self, context: Context, run: Run, by_user: Collection[str]) -> dict[str, str]:
         address = DagRunAddress.of(context)
         states = task_states(address.dag_id, address.run_id)
-        return {
-            step.name: str(states.get(step.name)) for step in steps_of(run.recipe, run.request.kind)
-        }
+        is_marked = any(states.get(step) == "success" for step in by_user)
+        good = ("success", "skipped") if is_marked else ("success",)
+        steps = [step.name for step in steps_of(run.recipe, run.request.kind)]
+        return {step: str(states.get(step)) for step in steps if states.get(step) not in good}
 
 
 def _stopped_by_user(run: Run) -> list[str]:
