@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,14 +21,14 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from headrace.errors import HeadraceError, StorageError, UserError
-from headrace.execution.reap import ABANDONED, end_run, going_on, reap
+from headrace.execution.reap import ABANDONED, end_steps, going_on, reap
 from headrace.files.layout import RunFolder
 from headrace.files.machine import storage_error
 from headrace.informing import DECISION_S, inform
 from headrace.leases.run_leases import RELEASED
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.audit import START, Actor, noting_refusals
-from headrace.runs.lifecycle import create_run
+from headrace.runs.lifecycle import create_run, finish_run
 from headrace.runs.planned_steps import steps_of
 from headrace.runs.planning import note_prediction
 from headrace.runs.runs import Run, RunRequest, open_run, outputs_of
@@ -49,8 +49,11 @@ WHY_KEY = "why"
 RUN_TAB = "headrace-run"
 """Route of the tab on a DAG run that shows the page of its run."""
 
-OF_AIRFLOW = (STOPPED, ABANDONED, RELEASED)
-"""Parts of the reasons of a cancellation that Airflow's side asked for, and no person."""
+OF_HEADRACE = (ABANDONED, RELEASED)
+"""Parts of the reasons of a cancellation that no user requested."""
+
+OF_AIRFLOW = (STOPPED, *OF_HEADRACE)
+"""Parts of the reasons after which a task that runs again tries its step again."""
 
 
 class MistakeError(AirflowFailException):  # type: ignore[misc]
@@ -203,45 +206,56 @@ class RunOperator(BaseOperator):  # type: ignore[misc]
 class FinishRunOperator(RunOperator):
     """Records how the run ended, also when it failed, and ends whatever it left behind.
 
-    It fails when the run has: Airflow counts the steps that it skips in a DAG run that a user has
-    marked failed as done well.
+    It fails when the run has, or was stopped: Airflow counts the steps that it skips in a DAG run
+    that a user has marked failed as done well. It succeeds if a user has marked a step as success
+    instead of waiting for it: the ledger alone says then that the run was cancelled.
     """
 
     operator_extra_links = (RunPageLink(),)
 
     def execute(self, context: Context) -> str:
-        """Returns the final state of the run, which is `succeeded`."""
+        """Returns the final state of the run: `succeeded`, or `cancelled` by a mark of success."""
         with told_to_airflow(context):
             run = open_run(self.run_id)
-            undone = self._undone(context, run)
-            state = _state(run, undone) if undone else StepState.SUCCEEDED
-            end_run(run, state)
+            end_steps(run, ABANDONED)  # what a user stops takes a moment to end
+            by_user = _stopped_by_user(run)
+            undone = self._undone(context, run, by_user)
+            state = _state(run, undone, by_user)
+            finish_run(run, state)
             inform(run.folder, "telemetry", partial(tell_run, run))
             if undone:
                 states = ", ".join(
-                    f"{step} is {state}{_why(run, step)}" for step, state in undone.items()
+                    f"{step} is {at}{_why(run, step)}" for step, at in undone.items()
                 )
                 raise MistakeError(f"Run {run.run_id} {state.value}: {states}")
         outputs = outputs_of(run.run_id)
         if MODELS in self.outlets and "train" in outputs:  # not where a user marked it success
             publish_model(context, run.run_id, run.recipe.name, outputs)
-        self.log.info("Succeeded: run %s in %s", run.run_id, run.folder.path)
-        return StepState.SUCCEEDED.value
+        self.log.info("%s: run %s in %s", state.value.capitalize(), run.run_id, run.folder.path)
+        return state.value
 
-    def _undone(self, context: Context, run: Run) -> dict[str, str]:
+    def _undone(self, context: Context, run: Run, by_user: Collection[str]) -> dict[str, str]:
         address = DagRunAddress.of(context)
         states = task_states(address.dag_id, address.run_id)
+        is_marked = any(states.get(step) == "success" for step in by_user)
+        good = ("success", "skipped") if is_marked else ("success",)
         steps = [step.name for step in steps_of(run.recipe, run.request.kind)]
-        return {step: str(states.get(step)) for step in steps if states.get(step) != "success"}
+        return {step: str(states.get(step)) for step in steps if states.get(step) not in good}
 
 
-def _state(run: Run, undone: Iterable[str]) -> StepState:
-    """Cancelled if a person asked headrace to cancel it or one of its steps; else failed."""
-    state = open_ledger().run(run.run_id).state
-    for row in filter(None, (open_ledger().latest_attempt(run.run_id, step) for step in undone)):
-        if row.state is StepState.CANCELLED and not any(why in row.message for why in OF_AIRFLOW):
-            state = row.state
-    return state if state is StepState.CANCELLED else StepState.FAILED
+def _stopped_by_user(run: Run) -> list[str]:
+    """Return the steps whose newest attempt a user stopped, by Airflow or by headrace."""
+    names = [step.name for step in steps_of(run.recipe, run.request.kind)]
+    rows = filter(None, (open_ledger().latest_attempt(run.run_id, name) for name in names))
+    cancelled = [row for row in rows if row.state is StepState.CANCELLED]
+    return [row.step for row in cancelled if not any(why in row.message for why in OF_HEADRACE)]
+
+
+def _state(run: Run, undone: Collection[str], by_user: Collection[str]) -> StepState:
+    """Return cancelled if a user stopped the run or one of its steps, by whichever way."""
+    if by_user or (undone and open_ledger().run(run.run_id).state is StepState.CANCELLED):
+        return StepState.CANCELLED
+    return StepState.FAILED if undone else StepState.SUCCEEDED
 
 
 def _why(run: Run, step: str) -> str:

@@ -35,7 +35,7 @@ BUDGETS = {
     "headrace/steps": 1539,
     "headrace/suites": 4507,
     "headrace/training": 5765,
-    "headrace_airflow": 2477,
+    "headrace_airflow": 2491,
     "headrace_bench": 4831,
     "headrace_ec2": 1977,
     "headrace_foresight": 3930,

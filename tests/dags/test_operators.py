@@ -644,22 +644,43 @@ def test_finish_publishes_the_model_with_its_metrics(run, context, monkeypatch):
 @pytest.mark.parametrize(
     ("reason", "state"),
     [
-        (stopped("task train", "ann"), StepState.FAILED),
+        (stopped("task train", "ann"), StepState.CANCELLED),
         ("asked by ann in Airflow", StepState.CANCELLED),
+        (ABANDONED, StepState.FAILED),
     ],
 )
 def test_finish_tells_why_a_step_has_ended(run, context, monkeypatch, reason, state):
-    """What a person asks of headrace cancels the run; a task marked as failed fails it."""
+    """What a user stops is cancelled, by Airflow's buttons and by headrace's."""
     attempt_row_of(
         run, "train", lease_on_disk(run, "gpu"), state=StepState.CANCELLED,
         message=f"Cancelled: {reason}\n  more", started_at=0.0, finished_at=1.0,
     )  # fmt: skip
     states = {**dict.fromkeys(STEPS, "success"), "train": "failed"}
     monkeypatch.setattr(run_operators, "task_states", lambda *_: states)
-    told = rf"{state.value}: train is failed \(Cancelled: (asked )?by ann in [^\n]*\)"
+    told = rf"{state.value}: train is failed \(Cancelled: {reason.partition('(')[0]}"
     with pytest.raises(AirflowFailException, match=told):
         FinishRunOperator(task_id="finish", run_id=run.run_id).execute(context)
     assert open_ledger().run(run.run_id).state is state
+
+
+@pytest.mark.parametrize("evaluate", ["success", "skipped"])
+def test_a_step_marked_as_success_while_it_runs_cancels_the_run(
+    run, context, monkeypatch, evaluate
+):
+    """The DAG run keeps the success of its user; the ledger claims no weights."""
+    attempt_row_of(
+        run, "train", lease_on_disk(run, "gpu"), state=StepState.CANCELLED,
+        message=f"Cancelled: {stopped('task train', 'ann')}", started_at=0.0, finished_at=1.0,
+    )  # fmt: skip
+    states = {**dict.fromkeys(STEPS, "success"), "evaluate": evaluate}
+    monkeypatch.setattr(run_operators, "task_states", lambda *_: states)
+    finish = FinishRunOperator(task_id="finish", run_id=run.run_id, outlets=[MODELS])
+    assert finish.execute(context) == "cancelled"
+    assert not context["outlet_events"]
+    assert open_ledger().run(run.run_id).state is StepState.CANCELLED
+    monkeypatch.setattr(run_operators, "task_states", lambda *_: states | {"evaluate": "failed"})
+    with pytest.raises(AirflowFailException, match="cancelled: evaluate is failed"):
+        finish.execute(context)
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,10 @@ class TaskApi(AirflowApi):
         """What one of headrace's pages shows."""
         return self._call("GET", f"/headrace/data/{name}?{urlencode(query)}")
 
+    def act(self, name: str, **body: object) -> None:
+        """A button of headrace's pages."""
+        self._call("POST", f"/headrace/act/{name}", body)
+
     def runs(self, dag_id: str) -> list[dict[str, Any]]:
         """The newest DAG runs."""
         path = f"/api/v2/dags/{dag_id}/dagRuns?limit=100&order_by=-run_after"

@@ -207,6 +207,6 @@ def failure(context: StepContext, dataset: Path) -> HeadraceError:
 
 def weights_here(folder: Path, recipe: Recipe, dataset: str, *, ranks: int) -> str:
     """Hash of the weights that a recipe gives on this machine when nobody disturbs it."""
-    allowed = {"allowed_code": [str(CODE)], "allowed_sources": ["/"], "allowed_outputs": ["/"]}
+    allowed = {"allowed_code": ["/"], "allowed_sources": ["/"], "allowed_outputs": ["/"]}
     context = make_context(folder, recipe, make_site(folder, ranks=ranks, **allowed))
     return str(train_here(context, Path(dataset))["weights_xxh3"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from support.airflow_service import DAG_ID, AirflowService
 from support.command_line import headrace
 from support.disturbed import GONE_S, LONG_S, OVERRIDES, Records, Result, training_moment
 from support.factories import built_in, write_recipe
+from support.held_training import HeldTraining
 from support.slurm_dev import DevSlurm
 from support.training import CODE
 from support.waiting import wait_until
@@ -36,6 +38,14 @@ _STEPS = 10
 """So many are made before training is let go on quickly to its end."""
 _AWAY_S = 25.0
 """Longer than the times after which Airflow gives up a scheduler or a triggerer."""
+
+_DOORS: dict[str, Callable[[AirflowService, HeldTraining], object]] = {
+    "task-failed": lambda at, run: at.api.mark_task(DAG_ID, run.dag_run, "train", "failed"),
+    "run-failed": lambda at, run: at.api.mark_run(DAG_ID, run.dag_run, "failed"),
+    "run-success": lambda at, run: at.api.mark_run(DAG_ID, run.dag_run, "success"),
+    "cancel": lambda at, run: at.api.act("cancel", id=run.run_id),
+}
+"""What a user presses to stop a run: buttons of Airflow, and one of headrace's page."""
 
 _WAITS = re.compile(r"Slurm job \d+ is pending: \w+, expected (\w+ \d+ \w+ )?\d\d:\d\d \w+")
 
@@ -85,6 +95,14 @@ class Site:
             (self._pace / "pause").unlink(missing_ok=True)
         else:
             write_text(self._pace / "pause", str(seconds))
+
+    def held(self, service: AirflowService, name: str) -> HeldTraining:
+        """A run of this site whose training never ends by itself."""
+        return HeldTraining(
+            service,
+            self._pace / name,
+            lambda overrides: service.trigger("held", site=SITE, overrides=overrides),
+        )
 
     def remove(self) -> None:
         """The built-in site and recipe show again."""
@@ -201,3 +219,26 @@ def test_a_job_that_never_starts_fails_its_task_at_once(
         assert words in str(lease.why_ended)
         assert lease.state is LeaseState.FAILED
     assert slurm.queue() == []
+
+
+def test_runs_that_users_stop_leave_the_queue(
+    airflow_service: AirflowService, slurm: DevSlurm, site: Site
+):
+    """pains 9, 22: four runs train at once; each is stopped by another button.
+
+    All of them are cancelled. A DAG run keeps the success that a user has marked it with.
+    """
+    service = airflow_service
+    runs = {door: site.held(service, door) for door in _DOORS}
+    for training in runs.values():
+        training.wait_held()
+    assert len(slurm.queue()) == len(_DOORS)
+    for door, training in runs.items():
+        _DOORS[door](service, training)
+    wait_until(lambda: slurm.queue() == [], GONE_S, "an empty queue", poll_s=0.5)
+    for training in runs.values():
+        training.wait_nothing_left()
+        training.wait_run(StepState.CANCELLED)
+    assert [run.states() for run in runs.values()] == [[StepState.CANCELLED]] * len(_DOORS)
+    ends = {door: service.wait_end(training.dag_run) for door, training in runs.items()}
+    assert ends == {**dict.fromkeys(_DOORS, "failed"), "run-success": "success"}

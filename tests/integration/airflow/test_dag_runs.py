@@ -237,7 +237,7 @@ def test_a_gang_waits_for_capacity_and_its_instances_end_with_its_task(
 
     service.api.mark_task(DAG_ID, training.dag_run, "train", "failed")
     wait_until(lambda: not ec2_sim.alive(), _GONE_WITHIN_S, "the instances to end")
-    training.wait_run(StepState.FAILED, _GONE_WITHIN_S)
+    training.wait_run(StepState.CANCELLED, _GONE_WITHIN_S)
     training.wait_nothing_left()
     assert ec2_sim.volumes() == []
     assert service.wait_end(training.dag_run) == "failed"

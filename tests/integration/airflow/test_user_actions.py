@@ -84,7 +84,7 @@ def test_a_task_is_cleared_while_it_runs_then_its_run_is_marked_failed_and_clear
 
     airflow_service.api.mark_run(DAG_ID, training.dag_run, "failed")
     training.wait_no_ranks()
-    training.wait_run(StepState.FAILED)
+    training.wait_run(StepState.CANCELLED)
     training.wait_nothing_left()
     result = mailbox.outcome(step)
     assert result.state is StepState.CANCELLED
@@ -126,7 +126,7 @@ def test_what_no_triggerer_hears_stops_all_the_same(airflow_service: AirflowServ
         airflow_service.api.mark_task(DAG_ID, marked.dag_run, "train", "failed")
         marked.wait_nothing_left()
         deleted.wait_nothing_left(until - time.monotonic())
-        marked.wait_run(StepState.FAILED)
+        marked.wait_run(StepState.CANCELLED)
         deleted.wait_run(StepState.LOST)
     assert marked.states() == [StepState.CANCELLED]
     assert deleted.states() == [StepState.CANCELLED]
