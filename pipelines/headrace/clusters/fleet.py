@@ -7,10 +7,10 @@ import uuid
 from asyncio import run_coroutine_threadsafe
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial, update_wrapper
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-import dask
 from distributed import Client, Future, KilledWorker, wait
 from distributed.comm import CommClosedError
 
@@ -136,13 +136,14 @@ class Fleet(NodeCalls):
     ) -> Iterator[tuple[int, Result]]:
         """See `NodeCalls`."""
         slots, num_begun, longest_s = self._grow_for(len(items), check), 0, 0.0
+        timed = update_wrapper(partial(cancellable_call.timed, function), function)
         running: dict[Future, int] = {}
         losses: dict[int, int] = {}
         try:
             while True:
                 rounds = int(min(_AHEAD, max(left_s(), 0) / longest_s)) if longest_s else 1
                 while num_begun < len(items) and len(running) < rounds * slots:
-                    running[self._timed(function, items[num_begun])] = num_begun
+                    running[self._cancellable(timed, (items[num_begun],), SLOT)] = num_begun
                     num_begun += 1
                 if not running and num_begun < len(items):
                     raise lease_ends(len(items) - num_begun, longest_s)
@@ -162,7 +163,7 @@ class Fleet(NodeCalls):
                             "It may need more memory than the node has; "
                             "see host.log in the lease's folder.",
                         )
-                    running[self._timed(function, items[index])] = index
+                    running[self._cancellable(timed, (items[index],), SLOT)] = index
                 longest_s = max([longest_s, *(seconds for seconds, _ in results.values())])
                 yield from ((done[future], result) for future, (_, result) in results.items())
         finally:
@@ -188,21 +189,17 @@ class Fleet(NodeCalls):
             for node, each in zip(nodes, arguments, strict=True)
         ]
 
-    def _timed(self, function: Callable[..., Any], item: object) -> Future:
-        return self._cancellable(function, (item,), SLOT, cancellable_call.run_timed)
-
     def _cancellable(
         self,
         function: Callable[..., Any],
         arguments: tuple[Any, ...],
         resource: str,
-        call: Callable[..., Any] = cancellable_call.run,
         **options: Any,
     ) -> Future:
         key = f"{getattr(function, '__name__', 'call')}-{uuid.uuid4().hex}"
         options |= {"key": key, "resources": {resource: 1}}
         wrapped = (function, arguments, key, cancellable_call.GRACE_S)
-        return self._submit(call, wrapped, **options)
+        return self._submit(cancellable_call.run, wrapped, **options)
 
     def _submit(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], **options: Any
@@ -265,13 +262,6 @@ class Fleet(NodeCalls):
         if futures and self.client.status == "running":
             self.client.cancel(futures, force=True)
         self._futures.difference_update(futures)
-
-
-@contextmanager
-def client_of(folder: LeaseFolder) -> Iterator[Client]:
-    """Yield a Dask client of a lease for a user's own calls; a node runs one for each thread."""
-    with Fleet.open(folder) as fleet, dask.annotate(resources={SLOT: 1}):
-        yield fleet.client
 
 
 def present(client: Client) -> tuple[Node, ...]:

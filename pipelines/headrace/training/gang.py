@@ -129,15 +129,13 @@ class Gang:
                 logs.look()
             self._follow(read_record(folder.progress, TrainingProgress))
 
-        with launching(launches[0], role, self._context.lease_folder) as failures:
+        with launching(launches[0], role, self._context.lease_folder):
             try:
                 outcomes = self._fleet.on_nodes(
                     run_node, [(launch,) for launch in launches], nodes, check=check
                 )
             finally:
                 write_text(folder.stop, "the launch is over")
-            silent = {"failures": (*outcomes[0].failures, *failures())}
-            outcomes[0] = outcomes[0].model_copy(update=silent)
         if logs is not None:
             logs.look(at_end=True)
         if (last := read_record(folder.progress, TrainingProgress)) is not None:

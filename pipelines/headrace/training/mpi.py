@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,20 +60,15 @@ def run_together(launch: NodeLaunch) -> NodeOutcome:
 
 
 @contextmanager
-def launching(
-    launch: NodeLaunch, role: Role, lease: LeaseFolder
-) -> Iterator[Callable[[], tuple[RankFailure, ...]]]:
-    """Run the role's launcher, if it has one, when all nodes are ready; `launch` is the first's.
-
-    Yields:
-        A function that waits for its end and returns the failure of a rank without an outcome.
-    """
+def launching(launch: NodeLaunch, role: Role, lease: LeaseFolder) -> Iterator[None]:
+    """Run the role's launcher, if it has one, when all nodes are ready; `launch` is the first's."""
     if role.launcher is None:
-        yield tuple
+        yield
         return
-    # a thread of its own, as the kernel ends the launcher with the thread that started it
     with ThreadPoolExecutor(1, "headrace-launcher") as pool:
-        yield pool.submit(_launch, launch, role, lease).result
+        launcher = pool.submit(_launch, launch, role, lease)
+        yield
+        launcher.result()
 
 
 class _LauncherWatch:
@@ -91,7 +86,7 @@ class _LauncherWatch:
         return self._over_since is None or now - self._over_since < _PATIENCE_S
 
 
-def _launch(launch: NodeLaunch, role: Role, lease: LeaseFolder) -> tuple[RankFailure, ...]:
+def _launch(launch: NodeLaunch, role: Role, lease: LeaseFolder) -> None:
     name = str(role.launcher)
     try:
         if shutil.which(name) is None:
@@ -99,15 +94,14 @@ def _launch(launch: NodeLaunch, role: Role, lease: LeaseFolder) -> tuple[RankFai
                 f"There is no program '{name}' on {launch.node_name}",
                 "Put it on PATH in the role's prologue, or leave out the role's `launcher`.",
             )
-        nodes = _all_ready(launch)
-        return _run_launcher(nodes, role, lease) if nodes else ()
+        if nodes := _all_ready(launch):
+            _run_launcher(nodes, role, lease)
     finally:
         write_text(launch.folder.launched, "the launcher of all ranks has ended\n")
 
 
-def _run_launcher(
-    nodes: Sequence[NodeReady], role: Role, lease: LeaseFolder
-) -> tuple[RankFailure, ...]:
+def _run_launcher(nodes: Sequence[NodeReady], role: Role, lease: LeaseFolder) -> None:
+    """Run the launcher to its end; write the outcome of a rank that has written none."""
     launch, name, watch = nodes[0].launch, str(role.launcher), _LauncherWatch(nodes[0].launch)
     rank = python_module("headrace.training.mpi", str(launch.folder.path))
     if role.batch.container is not None and not is_inside():
@@ -127,17 +121,18 @@ def _run_launcher(
             lambda: watch.keep_on() and (time.monotonic() < deadline or all(map(is_there, placed)))
         )
     silent = [r for r in range(launch.world_size) if not is_there(launch.folder.outcome(r))]
-    if not silent or is_over(launch):
-        return ()
-    failure = RankFailure(
-        rank=silent[0],
-        node=launch.node_name,
-        kind=FailureKind.CRASHED,
-        what=f"{name} ended with {end.cause} and left no word of this rank",
-        hint=f"See {child.log}:\n{end.last_words}",
-        at=end.at,
-    )
-    return (failure,)
+    if silent and not is_over(launch):
+        node = nodes[silent[0] // launch.ranks_per_node].launch.node_name
+        failure = RankFailure(
+            rank=silent[0],
+            node=node,
+            kind=FailureKind.CRASHED,
+            what=f"{name} ended with {end.cause} and left no word of this rank",
+            hint=f"See {child.log}:\n{end.last_words}",
+            at=end.at,
+        )
+        outcome = NodeOutcome(node=node, stopped=False, failures=(failure,))
+        write_record(launch.folder.outcome(silent[0]), outcome)
 
 
 def _all_ready(launch: NodeLaunch) -> list[NodeReady]:
