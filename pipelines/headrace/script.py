@@ -95,7 +95,8 @@ def client() -> Iterator[Any]:
     """
     import dask
 
-    from headrace.clusters.fleet import SLOT, Fleet
+    from headrace.clusters.fleet import Fleet
+    from headrace.clusters.scheduler import SLOT
 
     lease = LeaseFolder(Path(_launched().launch.notice).parent)
     with Fleet.open(lease) as fleet, dask.annotate(resources={SLOT: 1}):

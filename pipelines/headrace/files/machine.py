@@ -113,11 +113,6 @@ def told_when_full(folder: Path, needed_bytes: int) -> Iterator[None]:
         raise
 
 
-def file_system(path: PurePath, mounts: str) -> str:
-    """Return the type of the file system that holds `path`; as `mounted`."""
-    return mounted(path, mounts)[0]
-
-
 def mounted(path: PurePath, mounts: str) -> tuple[str, str]:
     """Return type, as `ext4`, and mount options of an absolute path's file system; else empty.
 
@@ -137,13 +132,13 @@ def mounted(path: PurePath, mounts: str) -> tuple[str, str]:
 
 def network_file_system(path: PurePath, mounts: str) -> str | None:
     """Return the type of the network file system that holds `path`; None if it is local."""
-    kind = file_system(path, mounts)
+    kind, _ = mounted(path, mounts)
     return kind if kind in NETWORK_FILE_SYSTEMS else None
 
 
 def file_system_of(path: Path) -> str:
     """Return the type of the file system that holds a path of this machine; empty if unknown."""
-    return file_system(path.resolve(), current_mounts())
+    return mounted(path.resolve(), current_mounts())[0]
 
 
 def current_mounts() -> str:

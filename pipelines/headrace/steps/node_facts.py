@@ -6,7 +6,6 @@ import os
 import platform
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from headrace.batch.commands import answer_of
 from headrace.files.tiers import folder_of
 from headrace.steps.context import StepContext
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("headrace", "dask", "distributed", "torch", "lightning", "h5py", "numpy")
 _MODELS = ("model name", "cpu\t", "CPU part")
+_SMI_TIMEOUT_S = 20.0
 _VARIABLES = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID")
 
 
@@ -85,15 +86,9 @@ def cpu_model(info: Path = Path("/proc/cpuinfo")) -> str:
 
 def gpu_names() -> list[str]:
     """Return names and driver of the node's GPUs from `nvidia-smi`; empty without it."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return []
-    command = [program, "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    try:
-        listed = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return listed.stdout.splitlines()
+    query = ("--query-gpu=name,driver_version", "--format=csv,noheader")
+    answer = answer_of(("nvidia-smi", *query), _SMI_TIMEOUT_S)
+    return answer.output.splitlines() if answer.code == 0 else []
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
