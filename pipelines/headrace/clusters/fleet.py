@@ -137,13 +137,14 @@ class Fleet(NodeCalls):
         """See `NodeCalls`."""
         slots, num_begun, longest_s = self._grow_for(len(items), check), 0, 0.0
         timed = update_wrapper(partial(cancellable_call.timed, function), function)
+        begin = partial(self._cancellable, timed, resources={SLOT: 1})
         running: dict[Future, int] = {}
         losses: dict[int, int] = {}
         try:
             while True:
                 rounds = int(min(_AHEAD, max(left_s(), 0) / longest_s)) if longest_s else 1
                 while num_begun < len(items) and len(running) < rounds * slots:
-                    running[self._cancellable(timed, (items[num_begun],), SLOT)] = num_begun
+                    running[begin((items[num_begun],))] = num_begun
                     num_begun += 1
                 if not running and num_begun < len(items):
                     raise lease_ends(len(items) - num_begun, longest_s)
@@ -163,7 +164,7 @@ class Fleet(NodeCalls):
                             "It may need more memory than the node has; "
                             "see host.log in the lease's folder.",
                         )
-                    running[self._cancellable(timed, (items[index],), SLOT)] = index
+                    running[begin((items[index],))] = index
                 longest_s = max([longest_s, *(seconds for seconds, _ in results.values())])
                 yield from ((done[future], result) for future, (_, result) in results.items())
         finally:
@@ -185,7 +186,7 @@ class Fleet(NodeCalls):
         self, nodes: Sequence[Node], function: Callable[..., Any], arguments: Arguments
     ) -> list[Future]:
         return [
-            self._cancellable(function, each, NODE, workers=[node.address])
+            self._cancellable(function, each, resources={NODE: 1}, workers=[node.address])
             for node, each in zip(nodes, arguments, strict=True)
         ]
 
@@ -193,13 +194,12 @@ class Fleet(NodeCalls):
         self,
         function: Callable[..., Any],
         arguments: tuple[Any, ...],
-        resource: str,
+        run: Callable[..., Any] = cancellable_call.run,
         **options: Any,
     ) -> Future:
         key = f"{getattr(function, '__name__', 'call')}-{uuid.uuid4().hex}"
-        options |= {"key": key, "resources": {resource: 1}}
         wrapped = (function, arguments, key, cancellable_call.GRACE_S)
-        return self._submit(cancellable_call.run, wrapped, **options)
+        return self._submit(run, wrapped, key=key, **options)
 
     def _submit(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], **options: Any

@@ -121,7 +121,7 @@ def container_image(role: Role) -> Iterator[Finding]:
     if container is None or container.runtime == "none":
         return
     image = Path(container.image)
-    if "://" in container.image or image.exists():
+    if container.is_pulled or image.exists():
         yield ok("container", f"{container.runtime}: {image}")
     else:
         advice = f"It must exist on the nodes. {_BY_JOB}"

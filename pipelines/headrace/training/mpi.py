@@ -7,11 +7,12 @@ watches the rank and writes its outcome to a file.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,8 +47,8 @@ _PATIENCE_S = 3 * GRACE_S
 
 def run_together(launch: NodeLaunch) -> NodeOutcome:
     """Wait for the end of the launcher of all ranks; return how those of this node ended."""
-    watch = _LauncherWatch(launch)
-    while not is_there(launch.folder.launched) and watch.keep_on():
+    keep_on = _patience(launch)
+    while not is_there(launch.folder.launched) and keep_on():
         time.sleep(_LOOK_S)
     written = (read_record(launch.folder.outcome(rank), NodeOutcome) for rank in launch.ranks)
     known = [outcome for outcome in written if outcome is not None]
@@ -71,19 +72,17 @@ def launching(launch: NodeLaunch, role: Role, lease: LeaseFolder) -> Iterator[No
         launcher.result()
 
 
-class _LauncherWatch:
-    """Watches the launch as a whole, while each rank is watched where it runs."""
+def _patience(launch: NodeLaunch) -> Callable[[], bool]:
+    """Return whether to wait on: ranks that are to end have time to, watched where they run."""
+    until_s = math.inf
 
-    def __init__(self, launch: NodeLaunch) -> None:
-        self._launch = launch
-        self._over_since: float | None = None
+    def keep_on() -> bool:
+        nonlocal until_s
+        if until_s == math.inf and is_over(launch):
+            until_s = time.monotonic() + _PATIENCE_S
+        return time.monotonic() < until_s
 
-    def keep_on(self) -> bool:
-        """Whether to wait on: false when ranks that were to end have had the time to."""
-        now = time.monotonic()
-        if self._over_since is None and is_over(self._launch):
-            self._over_since = now
-        return self._over_since is None or now - self._over_since < _PATIENCE_S
+    return keep_on
 
 
 def _launch(launch: NodeLaunch, role: Role, lease: LeaseFolder) -> None:
@@ -102,7 +101,7 @@ def _launch(launch: NodeLaunch, role: Role, lease: LeaseFolder) -> None:
 
 def _run_launcher(nodes: Sequence[NodeReady], role: Role, lease: LeaseFolder) -> None:
     """Run the launcher to its end; write the outcome of a rank that has written none."""
-    launch, name, watch = nodes[0].launch, str(role.launcher), _LauncherWatch(nodes[0].launch)
+    launch, name, keep_on = nodes[0].launch, str(role.launcher), _patience(nodes[0].launch)
     rank = python_module("headrace.training.mpi", str(launch.folder.path))
     if role.batch.container is not None and not is_inside():
         rank = in_container(lease, lease_client.spec(lease), ("-u", "-m", *rank[-2:]))
@@ -118,7 +117,7 @@ def _run_launcher(nodes: Sequence[NodeReady], role: Role, lease: LeaseFolder) ->
     deadline = time.monotonic() + START_S
     with ChildGroup([child]) as group:
         (end,) = group.supervise(
-            lambda: watch.keep_on() and (time.monotonic() < deadline or all(map(is_there, placed)))
+            lambda: keep_on() and (time.monotonic() < deadline or all(map(is_there, placed)))
         )
     silent = [r for r in range(launch.world_size) if not is_there(launch.folder.outcome(r))]
     if silent and not is_over(launch):
