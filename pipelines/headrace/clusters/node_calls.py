@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from headrace.clusters.cancellable_call import call_while, node_name, timed, wanted
@@ -32,9 +32,8 @@ def no_check() -> None:
     """Do nothing; never cancels."""
 
 
-def no_end() -> float:
-    """Return the time left of a lease without an end."""
-    return math.inf
+no_end = partial(float, "inf")
+"""Returns the time left of a lease without an end."""
 
 
 def lease_ends(num_left: int, longest_s: float) -> LeaseEndsError:

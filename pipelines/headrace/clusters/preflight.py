@@ -23,6 +23,7 @@ from headrace.files import tiers
 from headrace.files.atomic import is_there, read_record, write_record, write_text
 from headrace.files.layout import LeaseFolder
 from headrace.files.locks import locked_at_once
+from headrace.files.machine import free_ports
 from headrace.processes.working_folder import SAFE
 from headrace.record import Record
 
@@ -169,10 +170,7 @@ def node_name() -> str:
 
 def offer_meeting(folder: LeaseFolder, address: str) -> None:
     """Write the address at which the nodes meet for the all-reduce: a free port of the first."""
-    with socket.socket() as listener:
-        listener.bind((address, 0))
-        port = listener.getsockname()[1]
-    write_text(_meeting(folder), f"{address}:{port}")
+    write_text(_meeting(folder), f"{address}:{free_ports(address, 1)[0]}")
 
 
 def _meeting(folder: LeaseFolder) -> Path:

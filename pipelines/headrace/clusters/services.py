@@ -14,6 +14,7 @@ from headrace.clusters.lease_records import LeaseSpec
 from headrace.errors import LeaseError
 from headrace.files.atomic import write_json
 from headrace.files.layout import LeaseFolder, SiteFolder
+from headrace.files.machine import free_ports
 from headrace.processes.children import Child, ChildEnd, ChildGroup
 from headrace.processes.working_folder import python_module
 from headrace.recipe.batch import Service
@@ -41,7 +42,8 @@ class Services:
         if not (services := (role := self._spec.role).services):
             return
         host = "127.0.0.1" if role.is_here else address(role.batch.interface)
-        ports = {name: _free_port(host, service.port) for name, service in services.items()}
+        free = iter(free_ports(host, len(services)))
+        ports = {name: service.port or next(free) for name, service in services.items()}
         children = [self._child(name, host, port) for name, port in ports.items()]
         self._group = ChildGroup(children, _GRACE_S).__enter__()
         for name, port in ports.items():
@@ -86,11 +88,6 @@ class Services:
 def _error(end: ChildEnd, what: str) -> LeaseError:
     hint = f"Correct `services` of the role. See {end.log}:\n{end.last_words}"
     return LeaseError(f"Service '{end.name}' {what}", hint)
-
-
-def _free_port(host: str, port: int | None) -> int:
-    with socket.create_server((host, port or 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def _listens(host: str, port: int) -> bool:

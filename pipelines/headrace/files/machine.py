@@ -1,4 +1,4 @@
-"""This machine: free space of its disks and memory, and the file systems of its paths."""
+"""This machine: free space of its disks and memory, file systems of its paths, free ports."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import errno
 import os
 import re
 import shutil
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePath, PurePosixPath
 
 import psutil
@@ -206,3 +207,13 @@ def _full(folder: Path, needed_bytes: int) -> StorageFullError:
         f"No room in {folder}: {needed_bytes:,} bytes needed, {free_bytes(folder):,} bytes free",
         "Free some space there, or name another `folder` in the site.",
     )
+
+
+def free_ports(address: str, num_ports: int) -> tuple[int, ...]:
+    """Return TCP ports at an address of this machine that are free at the moment."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(socket.socket(family)) for _ in range(num_ports)]
+        for listener in listeners:
+            listener.bind((address, 0))
+        return tuple(int(listener.getsockname()[1]) for listener in listeners)

@@ -20,7 +20,7 @@ from headrace.data.streaming import in_turn
 from headrace.errors import HeadraceError, WorkerLostError
 from headrace.files.atomic import read_record, write_record, write_text
 from headrace.files.layout import RunFolder
-from headrace.files.machine import available_memory_bytes
+from headrace.files.machine import available_memory_bytes, free_ports
 from headrace.files.manifest import Manifest
 from headrace.processes.children import start_program
 from headrace.recipe.recipe import Recipe
@@ -31,7 +31,7 @@ from headrace.steps.context import StepContext, resolved
 from headrace.steps.model_process import start_forked
 from headrace.steps.networks import interface_of, interfaces
 from headrace.training.data_on_node import data_on_node, manifest_of
-from headrace.training.launch import free_ports, rank_children
+from headrace.training.launch import rank_children
 from headrace.training.launch_records import (
     LaunchFolder,
     NodeLaunch,

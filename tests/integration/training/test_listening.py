@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.training.launch import free_ports
+from headrace.files.machine import free_ports
 from headrace.training.rendezvous import tcp_store
 from support.doors import doors
 from support.training import ThisProcessFleet, blob_step, train_here, write_blobs
