@@ -8,11 +8,12 @@ from asyncio import run_coroutine_threadsafe
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial, update_wrapper
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 from distributed import Client, Future, KilledWorker, wait
 from distributed.comm import CommClosedError
+from typing_extensions import Self
 
 from headrace.clusters import cancellable_call, lease_client
 from headrace.clusters.lease_files import LeaseFiles
@@ -32,8 +33,6 @@ from headrace.clusters.scheduler import DEMAND, NODE, SLOT, WAITS, security
 from headrace.errors import LeaseError, LeaseLostError, WorkerLostError
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
-
-_Fleet = TypeVar("_Fleet", bound="Fleet")
 
 MAX_LOSSES = 2
 """Most times that an item of a map may lose its worker."""
@@ -60,7 +59,7 @@ class Fleet(NodeCalls):
         self._futures: set[Future] = set()
 
     @classmethod
-    def open(cls: type[_Fleet], folder: LeaseFolder) -> _Fleet:
+    def open(cls, folder: LeaseFolder) -> Self:
         """Connect to the lease.
 
         Raises:
@@ -77,7 +76,7 @@ class Fleet(NodeCalls):
             raise LeaseLostError(what, LeaseFiles.read(folder).why_ended) from error
         return cls(client, spec)
 
-    def __enter__(self: _Fleet) -> _Fleet:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -31,8 +31,7 @@ async def _serve(folder: LeaseFolder, spec: LeaseSpec, index: int) -> None:
         return
     report = await asyncio.to_thread(preflight.examine, folder, spec, index)
     if report.problems:
-        while not is_there(folder.close) and not is_there(folder.closed):
-            await asyncio.sleep(_POLL_S)  # an earlier end would end the host before it records why
+        await _closing(folder)  # an earlier end would end the host before it records why
         return
     try:
         node = await worker.open_node(folder, spec, index, scheduler_address)
@@ -43,6 +42,11 @@ async def _serve(folder: LeaseFolder, spec: LeaseSpec, index: int) -> None:
             write_record(folder.bad_nodes, BadNodes(nodes=(name,), why=why))
         raise
     await worker.serve_until_signal(node, node.keep())
+
+
+async def _closing(folder: LeaseFolder) -> None:
+    while not is_there(folder.close) and not is_there(folder.closed):
+        await asyncio.sleep(_POLL_S)
 
 
 def main(arguments: list[str]) -> int:

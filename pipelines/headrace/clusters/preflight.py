@@ -170,7 +170,7 @@ def node_name() -> str:
 
 def offer_meeting(folder: LeaseFolder, address: str) -> None:
     """Write the address at which the nodes meet for the all-reduce: a free port of the first."""
-    write_text(_meeting(folder), f"{address}:{free_ports(address, 1)[0]}")
+    write_text(_meeting(folder), f"{address}:{free_ports(address, 0)[0]}")
 
 
 def _meeting(folder: LeaseFolder) -> Path:
@@ -316,10 +316,8 @@ def symptom_of(folder: LeaseFolder) -> Symptom | None:
 def telling_lines(log: str) -> list[str]:
     """Return log lines about missing files or programs, without what differs between nodes."""
     whole = log.replace("module(s) are unknown:\n", "module(s) are unknown: ")  # as Lmod writes
-    lines = [
-        line for line in whole.splitlines() if _TELLING.search(line) and not _NOISE.search(line)
-    ]
-    return [_plain(_LEADER.sub("", line)) for line in lines]
+    lines = filter(_TELLING.search, whole.splitlines())
+    return [_plain(_LEADER.sub("", line)) for line in lines if not _NOISE.search(line)]
 
 
 def most_common(found: Iterable[str]) -> Symptom | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
 import time
 from contextlib import suppress
 
@@ -42,13 +41,13 @@ class Services:
         if not (services := (role := self._spec.role).services):
             return
         host = "127.0.0.1" if role.is_here else address(role.batch.interface)
-        free = iter(free_ports(host, len(services)))
-        ports = {name: service.port or next(free) for name, service in services.items()}
+        found = free_ports(host, *(service.port or 0 for service in services.values()))
+        ports = dict(zip(services, found, strict=True))
         children = [self._child(name, host, port) for name, port in ports.items()]
         self._group = ChildGroup(children, _GRACE_S).__enter__()
         for name, port in ports.items():
             deadline = time.monotonic() + (limit_s := services[name].start_timeout)
-            while not _listens(host, port):
+            while not await _listens(host, port):
                 self.check()
                 if time.monotonic() > deadline:
                     what = f"accepts no connection at port {port} of {host} after {limit_s:g} s"
@@ -57,8 +56,8 @@ class Services:
                 await asyncio.sleep(_POLL_S)
         self.check()  # the port may be another program's
         names = {each: re.sub(r"\W", "_", f"HEADRACE_SERVICE_{each}").upper() for each in ports}
-        found = {names[each]: f"{host}:{port}" for each, port in ports.items()}
-        write_json(self._folder.services, found)
+        variables = {names[each]: f"{host}:{port}" for each, port in ports.items()}
+        write_json(self._folder.services, variables)
 
     def check(self) -> None:
         """Raise `LeaseError` if a service has ended."""
@@ -90,7 +89,8 @@ def _error(end: ChildEnd, what: str) -> LeaseError:
     return LeaseError(f"Service '{end.name}' {what}", hint)
 
 
-def _listens(host: str, port: int) -> bool:
-    with suppress(OSError), socket.create_connection((host, port), 1.0):
+async def _listens(host: str, port: int) -> bool:
+    with suppress(OSError):
+        (await asyncio.open_connection(host, port))[1].close()
         return True
     return False

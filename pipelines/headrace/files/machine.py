@@ -209,11 +209,10 @@ def _full(folder: Path, needed_bytes: int) -> StorageFullError:
     )
 
 
-def free_ports(address: str, num_ports: int) -> tuple[int, ...]:
-    """Return TCP ports at an address of this machine that are free at the moment."""
+def free_ports(address: str, *ports: int) -> tuple[int, ...]:
+    """Return TCP ports of this machine, a free one for each 0; raise `OSError` if one is taken."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with ExitStack() as stack:
-        listeners = [stack.enter_context(socket.socket(family)) for _ in range(num_ports)]
-        for listener in listeners:
-            listener.bind((address, 0))
+        listening = (socket.create_server((address, port), family=family) for port in ports)
+        listeners = [stack.enter_context(each) for each in listening]
         return tuple(int(listener.getsockname()[1]) for listener in listeners)

@@ -60,8 +60,8 @@ def lustre(folder: Path) -> Iterator[Finding]:
         found = f"new files in {folder} lie on one OST each, images and large shards too"
         advice = f"Let files grow over more: `lfs setstripe -E 1G -c 1 -E -1 -c 8 {folder}`."
         yield warn("stripes", found, advice)
-        return
-    yield ok("stripes", f"files on up to {'all' if -1 in counts else max(counts)} OSTs")
+    else:
+        yield ok("stripes", f"files on up to {'all' if -1 in counts else max(counts)} OSTs")
 
 
 def files(folder: Path) -> Finding:

@@ -218,8 +218,8 @@ class Gang:
     def _ports(self, nodes: Sequence[Node]) -> tuple[int, ...]:
         """Return ports that are free on their nodes: of each rank of a script, else of rank 0."""
         is_script = self._context.recipe.train.is_script
-        asked, each = (nodes, self._ranks_per_node) if is_script else (nodes[:1], 1)
-        found = (self._fleet.call(node, free_ports, node.host, each) for node in asked)
+        asked, each = (nodes, (0,) * self._ranks_per_node) if is_script else (nodes[:1], (0,))
+        found = (self._fleet.call(node, free_ports, node.host, *each) for node in asked)
         return tuple(port for ports in found for port in ports)
 
 

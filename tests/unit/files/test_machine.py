@@ -193,8 +193,11 @@ def test_other_errors_are_no_faults_of_files():
 
 def test_free_ports_are_free_and_different():
     """Pains 33."""
-    ports = free_ports("127.0.0.1", 50)
+    ports = free_ports("127.0.0.1", *([0] * 50))
     assert len(set(ports)) == 50
     for port in ports:
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", port))
+            listener.listen()
+            with pytest.raises(OSError, match="in use"):
+                free_ports("127.0.0.1", 0, port)
