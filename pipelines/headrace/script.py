@@ -93,14 +93,10 @@ def client() -> Iterator[Any]:
     A node runs one call for each of its threads, in its worker's process, with the modules of
     `code`. At the end of the block, waiting calls are dropped; a running call ends by itself.
     """
-    import dask
+    from headrace.clusters.fleet import client_of
 
-    from headrace.clusters.fleet import Fleet
-    from headrace.clusters.scheduler import SLOT
-
-    lease = LeaseFolder(Path(_launched().launch.notice).parent)
-    with Fleet.open(lease) as fleet, dask.annotate(resources={SLOT: 1}):
-        yield fleet.client
+    with client_of(LeaseFolder(Path(_launched().launch.notice).parent)) as connected:
+        yield connected
 
 
 def newest() -> Path | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -102,9 +102,8 @@ class Findings(Record):
     """Processor, GPUs and libraries of linear algebra by node, if `gemm` was measured."""
 
     @classmethod
-    def of(cls, found: Iterable[Findings]) -> Findings:
+    def of(cls, parts: Sequence[Findings]) -> Findings:
         """Return several findings as one, with equal notes once."""
-        parts = tuple(found)
         return cls(
             measurements=tuple(one for each in parts for one in each.measurements),
             notes=tuple(dict.fromkeys(one for each in parts for one in each.notes)),

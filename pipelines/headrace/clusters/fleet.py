@@ -11,6 +11,7 @@ from functools import partial, update_wrapper
 from typing import Any
 from urllib.parse import urlsplit
 
+import dask
 from distributed import Client, Future, KilledWorker, wait
 from distributed.comm import CommClosedError
 from typing_extensions import Self
@@ -41,7 +42,7 @@ _CONNECT_TIMEOUT_S, _GROW_TIMEOUT_S = 30.0, 10.0
 _AHEAD = 4
 _CHECK_EVERY_S = 0.5
 _POLL_S = 0.1
-_TOGETHER_S = 1.0
+_LOOKS_TOGETHER = 10
 
 
 class Fleet(NodeCalls):
@@ -263,6 +264,13 @@ class Fleet(NodeCalls):
         self._futures.difference_update(futures)
 
 
+@contextmanager
+def client_of(folder: LeaseFolder) -> Iterator[Client]:
+    """Yield a Dask client of a lease for a user's own calls; a node runs one for each thread."""
+    with Fleet.open(folder) as fleet, dask.annotate(resources={SLOT: 1}):
+        yield fleet.client
+
+
 def present(client: Client) -> tuple[Node, ...]:
     """Return the nodes whose workers are connected and running, in order of their names."""
     workers = client.run_on_scheduler(_workers)
@@ -327,8 +335,7 @@ def wait_for_losses(check: Callable[[], None]) -> None:
 
     Otherwise the item of a lost worker would be given to the next of them, and be lost again.
     """
-    deadline = time.monotonic() + _TOGETHER_S
-    while time.monotonic() < deadline:
+    for _ in range(_LOOKS_TOGETHER):
         check()
         time.sleep(_POLL_S)
 

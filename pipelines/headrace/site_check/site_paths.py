@@ -116,16 +116,13 @@ def judge_version(python: str, theirs: str) -> Finding:
 
 
 def container_image(role: Role) -> Iterator[Finding]:
-    """Check that the image of the role's container exists."""
-    container = role.batch.container
-    if container is None or container.runtime == "none":
-        return
-    image = Path(container.image)
-    if container.is_pulled or image.exists():
-        yield ok("container", f"{container.runtime}: {image}")
-    else:
-        advice = f"It must exist on the nodes. {_BY_JOB}"
-        yield warn("container", f"{image} is not on this machine", advice)
+    """Check that the images of the role's containers exist."""
+    for container in role.containers:
+        if container.is_pulled or Path(container.image).exists():
+            yield ok("container", f"{container.runtime}: {container.image}")
+        else:
+            advice = f"It must exist on the nodes. {_BY_JOB}"
+            yield warn("container", f"{container.image} is not on this machine", advice)
 
 
 def _file_system(path: Path, subject: str, is_doubtful: bool) -> Finding:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("headrace", "dask", "distributed", "torch", "lightning", "h5py", "numpy")
 _MODELS = ("model name", "cpu\t", "CPU part")
-_SMI_TIMEOUT_S = 20.0
 _VARIABLES = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID")
 
 
@@ -87,7 +86,7 @@ def cpu_model(info: Path = Path("/proc/cpuinfo")) -> str:
 def gpu_names() -> list[str]:
     """Return names and driver of the node's GPUs from `nvidia-smi`; empty without it."""
     query = ("--query-gpu=name,driver_version", "--format=csv,noheader")
-    answer = answer_of(("nvidia-smi", *query), _SMI_TIMEOUT_S)
+    answer = answer_of(("nvidia-smi", *query), 20.0)
     return answer.output.splitlines() if answer.code == 0 else []
 
 

@@ -46,7 +46,7 @@ class Index:
         spec = opening.spec
         named = {name: column for name, column in spec.fields.items() if "*" not in column}
         self._place = opening.place
-        self._home, self._file = _find(spec.index or "", opening.place, opening.access)
+        self._home, self._file = self._found(opening)
         self._every = every and not named
         has_values = spec.labels != "none" and spec.label_kind == "value"
         needs_label = spec.labels in ("index", "field") or has_values
@@ -118,6 +118,10 @@ class Index:
         source = form(Opening(spec=self._spec, place=place, fields=fields))
         source.asked = replace(source.asked, is_index=True, every=self._every)
         return source
+
+    def _found(self, opening: Opening) -> tuple[SourceStore, StoredFile]:
+        """Return the index file, and where it lies."""
+        return _find(opening.spec.index or "", opening.place, opening.access)
 
     def _read(self) -> tuple[SampleTable, str]:
         """What the rows say, by path, and one hash of the values of all of them."""
