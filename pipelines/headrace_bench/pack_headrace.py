@@ -7,20 +7,18 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from headrace.clusters.node_calls import Item, OneNode, Result, no_check, no_end
 from headrace.files.layout import StepFolder
 from headrace.packing.pack_step import pack
 from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe
-from headrace.recipe.site import Site, StoreOptions
+from headrace.recipe.site import Role, Site, StoreOptions
 from headrace.steps.context import StepContext
 from headrace.steps.mailbox import StepSpec
 from headrace_bench.machine import num_cores
 from headrace_bench.rclone import environment
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 _SHARDS_A_PROCESS = 4
 """Least number of shards, so that the work is divided equally over processes."""
@@ -34,10 +32,11 @@ def new_pool() -> Iterator[ProcessPoolExecutor]:
         yield pool
 
 
-class PoolFleet:
+class PoolFleet(OneNode):
     """The part of a lease that packing needs, done by a pool of processes."""
 
     def __init__(self, pool: ProcessPoolExecutor) -> None:
+        super().__init__(Role())
         self._pool = pool
 
     def map(
@@ -45,12 +44,11 @@ class PoolFleet:
         function: Callable[[Item], Result],
         items: Sequence[Item],
         *,
-        check: Callable[[], None],
-        left_s: Callable[[], float],
-        retries: int = 2,
+        check: Callable[[], None] = no_check,
+        left_s: Callable[[], float] = no_end,
     ) -> Iterator[tuple[int, Result]]:
         """Yield results of `function` with the index of their item, in the order of completion."""
-        del retries, left_s
+        del left_s
         futures = {self._pool.submit(function, item): index for index, item in enumerate(items)}
         for future in as_completed(futures):
             check()

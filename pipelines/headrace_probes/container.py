@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 
-from headrace.clusters.containers import environment, in_container, python_of
+from headrace.clusters.containers import in_container, python_of
 from headrace.clusters.lease_records import LeaseSpec
+from headrace.clusters.preflight import problem_of
 from headrace.files.layout import LeaseFolder
 from headrace.processes.working_folder import SAFE
 from headrace_probes.probe_records import Findings, Measurement, ProbeOptions
 
 _PROGRAMS = {"python -c pass": f"{SAFE}pass", "import torch": f"{SAFE}import torch"}
-_TIMEOUT_S = 120
+_TIMEOUT_S = 120.0
 
 
 def measure(
@@ -60,19 +60,7 @@ def _timed(
     for _ in range(repeats + 1):
         check()
         start = time.perf_counter()
-        try:
-            ended = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                env=environment(),
-                timeout=_TIMEOUT_S,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return (), str(error)
-        if ended.returncode:
-            last = "; ".join(ended.stderr.strip().splitlines()[-2:])
-            return (), f"it ended with code {ended.returncode}: {last}"
+        if problem := problem_of(command, _TIMEOUT_S):
+            return (), problem
         seconds.append(time.perf_counter() - start)
     return tuple(seconds[1:]), ""

@@ -75,11 +75,7 @@ def measure_here(job: NodeJob) -> NodeFound:
         requests = [each.model_copy(update={"targets": targets}) for each in job.requests]
         findings = _measured(job, requests)
     use = psutil.cpu_percent() / 100
-    found = Findings(
-        measurements=tuple(one for each in findings for one in each.measurements),
-        notes=(*notes, *(one for each in findings for one in each.notes)),
-        machines={node: facts for each in findings for node, facts in each.machines.items()},
-    )
+    found = Findings.of([Findings(notes=tuple(notes)), *findings])
     return NodeFound(findings=found, cpu_use=use)
 
 

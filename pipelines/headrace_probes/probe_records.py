@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -99,6 +100,15 @@ class Findings(Record):
     """What was left out, and why."""
     machines: dict[str, dict[str, str]] = {}
     """Processor, GPUs and libraries of linear algebra by node, if `gemm` was measured."""
+
+    @classmethod
+    def of(cls, parts: Sequence[Findings]) -> Findings:
+        """Return several findings as one, with equal notes once."""
+        return cls(
+            measurements=tuple(one for each in parts for one in each.measurements),
+            notes=tuple(dict.fromkeys(one for each in parts for one in each.notes)),
+            machines={node: facts for each in parts for node, facts in each.machines.items()},
+        )
 
 
 class ProbeRecord(Record):

@@ -206,9 +206,5 @@ class _Probe:
             started_at=self._context.started_at,
             finished_at=time.time(),
             nodes=tuple(facts),
-            findings=Findings(
-                measurements=tuple(one for each in found for one in each.measurements),
-                notes=tuple(dict.fromkeys(one for each in found for one in each.notes)),
-                machines={node: facts for each in found for node, facts in each.machines.items()},
-            ),
+            findings=Findings.of(found),
         )

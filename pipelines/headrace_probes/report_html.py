@@ -30,6 +30,8 @@ def report_of_comparison(found: Comparison) -> str:
     """Return the report of a comparison as HTML."""
     beyond = [each for each in found.differences if each.is_beyond]
     worst = max((each.loss for each in beyond), default=0.0)
+    pairs = zip(took_words(found.before), took_words(found.after), strict=True)
+    took = [(name, before, after) for (name, before), (_, after) in pairs]
     figures = {}
     if found.differences:
         figures["Loss; grey: within the spread of the repeats"] = _losses(found.differences)
@@ -45,13 +47,10 @@ def report_of_comparison(found: Comparison) -> str:
             figures=figures,
             tables=(
                 _differences(found.differences),
-                Table(
-                    title="Machines that differ",
-                    columns=columns("What", "Before", "After"),
-                    rows=[(each.key, each.before, each.after) for each in found.machines],
-                    empty="None.",
-                ),
-                _took(found),
+                _beside("Machines that differ", [
+                    (each.key, each.before, each.after) for each in found.machines
+                ]),
+                _beside("What the probes took", took),
                 Table(
                     title="In only one of them, or with other settings",
                     columns=columns("Part", "Figure", "Settings"),
@@ -152,13 +151,9 @@ def difference_words(found: Difference) -> str:
     return f"beyond it, p {found.p:.1g}" if found.is_beyond else "within the spread"
 
 
-def _took(found: Comparison) -> Table:
-    pairs = zip(took_words(found.before), took_words(found.after), strict=True)
-    return Table(
-        title="What the probes took",
-        columns=(*columns("What"), *columns("Before", "After", kind="number")),
-        rows=[(name, before, after) for (name, before), (_, after) in pairs],
-    )
+def _beside(title: str, rows: Sequence[tuple[str, str, str]]) -> Table:
+    kinds = (*columns("What"), *columns("Before", "After", kind="number"))
+    return Table(title=title, columns=kinds, rows=rows, empty="None.")
 
 
 def _places(found: Probed, prefix: str = "") -> Iterator[Table]:

@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import random
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from headrace.batch.commands import answer_of
 from headrace.errors import StepError
 from headrace_probes.probe_records import Findings, Measurement, ProbedFolder, ProbeRequest
 
@@ -219,9 +219,7 @@ def _run_fio(kind: FioKind, folder: str, num_bytes: int, clients: int, *, direct
         StepError: fio failed.
     """
     words = fio_command(kind, folder, num_bytes, clients, direct=direct)
-    ended = subprocess.run(
-        words, capture_output=True, text=True, check=False, timeout=_FIO_TIMEOUT_S
-    )
-    if ended.returncode:
-        raise StepError(f"fio ended with code {ended.returncode}: {ended.stderr.strip()[-500:]}")
-    return rate_of(ended.stdout, kind)
+    answer = answer_of(words, _FIO_TIMEOUT_S)
+    if answer.code != 0:
+        raise StepError(f"fio ended with code {answer.code}: {answer.error.strip()[-500:]}")
+    return rate_of(answer.output, kind)

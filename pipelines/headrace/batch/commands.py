@@ -1,4 +1,4 @@
-"""Run the commands of a batch system; the only module that starts its programs."""
+"""Run the commands of batch systems and of checks; the only module that starts their programs."""
 
 from __future__ import annotations
 
@@ -88,6 +88,16 @@ class LocalCommands:
                 "Run headrace on a machine with the batch system's commands, and put them on PATH.",
             ) from error
         return CommandResult(ended.returncode, ended.stdout, ended.stderr)
+
+
+def answer_of(
+    command: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None
+) -> CommandResult:
+    """Run a command on this machine; if it cannot be run, the code is None and `error` says why."""
+    try:
+        return LocalCommands(environment or {}, timeout_s).run(command)
+    except BatchError as error:
+        return CommandResult(None, "", error.what)
 
 
 class SudoCommands:

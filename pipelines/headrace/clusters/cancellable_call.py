@@ -89,12 +89,10 @@ def run(
         done.set()
 
 
-def run_timed(
-    function: Callable[..., Result], arguments: tuple[Any, ...], key: str, grace_s: float
-) -> tuple[float, Result]:
-    """Run a call as `run`; return its seconds and its result."""
+def timed(function: Callable[..., Result], *arguments: Any) -> tuple[float, Result]:
+    """Return the seconds of a call, and its result."""
     began_s = time.monotonic()
-    result = run(function, arguments, key, grace_s)
+    result = function(*arguments)
     return time.monotonic() - began_s, result
 
 

@@ -7,12 +7,14 @@ import uuid
 from asyncio import run_coroutine_threadsafe
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from functools import partial, update_wrapper
+from typing import Any
 from urllib.parse import urlsplit
 
 import dask
 from distributed import Client, Future, KilledWorker, wait
 from distributed.comm import CommClosedError
+from typing_extensions import Self
 
 from headrace.clusters import cancellable_call, lease_client
 from headrace.clusters.lease_files import LeaseFiles
@@ -33,8 +35,6 @@ from headrace.errors import LeaseError, LeaseLostError, WorkerLostError
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
 
-_Fleet = TypeVar("_Fleet", bound="Fleet")
-
 MAX_LOSSES = 2
 """Most times that an item of a map may lose its worker."""
 
@@ -42,7 +42,7 @@ _CONNECT_TIMEOUT_S, _GROW_TIMEOUT_S = 30.0, 10.0
 _AHEAD = 4
 _CHECK_EVERY_S = 0.5
 _POLL_S = 0.1
-_TOGETHER_S = 1.0
+_LOOKS_TOGETHER = 10
 
 
 class Fleet(NodeCalls):
@@ -60,7 +60,7 @@ class Fleet(NodeCalls):
         self._futures: set[Future] = set()
 
     @classmethod
-    def open(cls: type[_Fleet], folder: LeaseFolder) -> _Fleet:
+    def open(cls, folder: LeaseFolder) -> Self:
         """Connect to the lease.
 
         Raises:
@@ -77,7 +77,7 @@ class Fleet(NodeCalls):
             raise LeaseLostError(what, LeaseFiles.read(folder).why_ended) from error
         return cls(client, spec)
 
-    def __enter__(self: _Fleet) -> _Fleet:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -136,13 +136,15 @@ class Fleet(NodeCalls):
     ) -> Iterator[tuple[int, Result]]:
         """See `NodeCalls`."""
         slots, num_begun, longest_s = self._grow_for(len(items), check), 0, 0.0
+        timed = update_wrapper(partial(cancellable_call.timed, function), function)
+        begin = partial(self._cancellable, timed, resources={SLOT: 1})
         running: dict[Future, int] = {}
         losses: dict[int, int] = {}
         try:
             while True:
                 rounds = int(min(_AHEAD, max(left_s(), 0) / longest_s)) if longest_s else 1
                 while num_begun < len(items) and len(running) < rounds * slots:
-                    running[self._timed(function, items[num_begun])] = num_begun
+                    running[begin((items[num_begun],))] = num_begun
                     num_begun += 1
                 if not running and num_begun < len(items):
                     raise lease_ends(len(items) - num_begun, longest_s)
@@ -162,7 +164,7 @@ class Fleet(NodeCalls):
                             "It may need more memory than the node has; "
                             "see host.log in the lease's folder.",
                         )
-                    running[self._timed(function, items[index])] = index
+                    running[begin((items[index],))] = index
                 longest_s = max([longest_s, *(seconds for seconds, _ in results.values())])
                 yield from ((done[future], result) for future, (_, result) in results.items())
         finally:
@@ -184,25 +186,20 @@ class Fleet(NodeCalls):
         self, nodes: Sequence[Node], function: Callable[..., Any], arguments: Arguments
     ) -> list[Future]:
         return [
-            self._cancellable(function, each, NODE, workers=[node.address])
+            self._cancellable(function, each, resources={NODE: 1}, workers=[node.address])
             for node, each in zip(nodes, arguments, strict=True)
         ]
-
-    def _timed(self, function: Callable[..., Any], item: object) -> Future:
-        return self._cancellable(function, (item,), SLOT, cancellable_call.run_timed)
 
     def _cancellable(
         self,
         function: Callable[..., Any],
         arguments: tuple[Any, ...],
-        resource: str,
-        call: Callable[..., Any] = cancellable_call.run,
+        run: Callable[..., Any] = cancellable_call.run,
         **options: Any,
     ) -> Future:
         key = f"{getattr(function, '__name__', 'call')}-{uuid.uuid4().hex}"
-        options |= {"key": key, "resources": {resource: 1}}
         wrapped = (function, arguments, key, cancellable_call.GRACE_S)
-        return self._submit(call, wrapped, **options)
+        return self._submit(run, wrapped, key=key, **options)
 
     def _submit(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], **options: Any
@@ -338,8 +335,7 @@ def wait_for_losses(check: Callable[[], None]) -> None:
 
     Otherwise the item of a lost worker would be given to the next of them, and be lost again.
     """
-    deadline = time.monotonic() + _TOGETHER_S
-    while time.monotonic() < deadline:
+    for _ in range(_LOOKS_TOGETHER):
         check()
         time.sleep(_POLL_S)
 

@@ -151,7 +151,7 @@ class Host:
         """Open the lease, serve it, end everything; return why it ended."""
         loop = asyncio.get_running_loop()
         for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(sig, self._on_signal, sig)
+            loop.add_signal_handler(sig, setattr, self, "_signal_name", sig.name)
         beating = asyncio.create_task(keep_heartbeat(self._folder, self._spec))
         self._drivers.warm_up()
         opening = asyncio.create_task(self._open())
@@ -167,9 +167,6 @@ class Host:
     async def _open(self) -> OpenCluster:
         await self._services.start()
         return await open_cluster(self._folder, self._spec)
-
-    def _on_signal(self, sig: signal.Signals) -> None:
-        self._signal_name = sig.name
 
     async def _watch(self, opening: asyncio.Task[OpenCluster], beating: asyncio.Task[None]) -> str:
         is_ready = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import time
 from datetime import timedelta
@@ -10,7 +11,7 @@ from datetime import timedelta
 from pydantic import Field
 
 from headrace.batch.job_records import JobView
-from headrace.files.atomic import read_record
+from headrace.files.atomic import read_text
 from headrace.files.layout import LeaseFolder
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role, Site, Tier
@@ -186,16 +187,9 @@ class PoolRecord(PoolJobs):
         return sum(job.stage in ("idle", "busy") for job in self.jobs)
 
 
-class Addresses(Record):
-    """Environment variables of a lease's steps (`services.json`)."""
-
-    variables: dict[str, str] = {}
-
-
 def service_variables(folder: LeaseFolder) -> dict[str, str]:
     """Return the environment variables with the addresses of a lease's services."""
-    found = read_record(folder.services, Addresses)
-    return {} if found is None else found.variables
+    return dict(json.loads(read_text(folder.services) or "{}"))
 
 
 class Ending(Record):

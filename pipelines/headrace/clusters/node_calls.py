@@ -5,18 +5,17 @@
 
 from __future__ import annotations
 
-import math
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from headrace.clusters.cancellable_call import call_while, node_name, wanted
+from headrace.clusters.cancellable_call import call_while, node_name, timed, wanted
 from headrace.errors import LeaseEndsError, LeaseLostError
 from headrace.recipe.site import Role
 
@@ -33,9 +32,8 @@ def no_check() -> None:
     """Do nothing; never cancels."""
 
 
-def no_end() -> float:
-    """Return the time left of a lease without an end."""
-    return math.inf
+no_end = partial(float, "inf")
+"""Returns the time left of a lease without an end."""
 
 
 def lease_ends(num_left: int, longest_s: float) -> LeaseEndsError:
@@ -204,9 +202,9 @@ class OneNode(NodeCalls):
         for index, item in enumerate(items):
             if longest_s > left_s():
                 raise lease_ends(len(items) - index, longest_s)
-            began_s = time.monotonic()
-            yield index, _called(function, (item,), check)
-            longest_s = max(longest_s, time.monotonic() - began_s)
+            seconds, result = _called(timed, (function, item), check)
+            longest_s = max(longest_s, seconds)
+            yield index, result
 
 
 def _called(

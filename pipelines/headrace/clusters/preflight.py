@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from headrace.batch.commands import answer_of
 from headrace.batch.job_records import end_of
 from headrace.clusters.containers import environment, in_container
 from headrace.clusters.lease_records import BadNodes, LeaseSpec
@@ -23,6 +23,7 @@ from headrace.files import tiers
 from headrace.files.atomic import is_there, read_record, write_record, write_text
 from headrace.files.layout import LeaseFolder
 from headrace.files.locks import locked_at_once
+from headrace.files.machine import free_ports
 from headrace.processes.working_folder import SAFE
 from headrace.record import Record
 
@@ -169,10 +170,7 @@ def node_name() -> str:
 
 def offer_meeting(folder: LeaseFolder, address: str) -> None:
     """Write the address at which the nodes meet for the all-reduce: a free port of the first."""
-    with socket.socket() as listener:
-        listener.bind((address, 0))
-        port = listener.getsockname()[1]
-    write_text(_meeting(folder), f"{address}:{port}")
+    write_text(_meeting(folder), f"{address}:{free_ports(address, 0)[0]}")
 
 
 def _meeting(folder: LeaseFolder) -> Path:
@@ -217,7 +215,7 @@ def _locks(folder: LeaseFolder, index: int) -> str:
 def _container(folder: LeaseFolder, spec: LeaseSpec) -> str:
     if spec.role.batch.container is None:
         return ""
-    return _run(in_container(folder, spec, ("-c", f"{SAFE}import headrace, distributed")))
+    return problem_of(in_container(folder, spec, ("-c", f"{SAFE}import headrace, distributed")))
 
 
 def _all_good(folder: LeaseFolder, spec: LeaseSpec, index: int) -> bool:
@@ -238,25 +236,16 @@ def _all_reduce(folder: LeaseFolder, spec: LeaseSpec, index: int) -> str:
     meeting = [_meeting(folder).read_text().strip(), str(index), str(role.nodes)]
     # torch takes seconds to load, and belongs to layers above this one
     arguments = ("-m", "headrace.training.rendezvous", *meeting, str(role.batch.gpus_per_node))
-    return _run(in_container(folder, spec, arguments))
+    return problem_of(in_container(folder, spec, arguments))
 
 
-def _run(command: tuple[str, ...]) -> str:
-    try:
-        ended = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=_START_TIMEOUT_S,
-            check=False,
-            env=environment(),
-        )
-    except subprocess.TimeoutExpired:
-        return f"it did not start within {_START_TIMEOUT_S:g} s"
-    except OSError as error:
-        return f"{command[0]} cannot be run: {error.strerror or error}"
-    last = "; ".join(ended.stderr.strip().splitlines()[-2:])
-    return f"it ended with code {ended.returncode}: {last}" if ended.returncode else ""
+def problem_of(command: Sequence[str], timeout_s: float = _START_TIMEOUT_S) -> str:
+    """Run a command that may be in a container; return why it failed, or an empty string."""
+    answer = answer_of(command, timeout_s, environment())
+    if answer.code is None:
+        return answer.error
+    last = "; ".join(answer.error.strip().splitlines()[-2:])
+    return f"it ended with code {answer.code}: {last}" if answer.code else ""
 
 
 def missing_gpus(wanted: int) -> str:
@@ -287,17 +276,12 @@ def listed_gpus(text: str) -> int:
 
 
 def _missing_in_nvidia_smi(wanted: int) -> str:
-    command = ["nvidia-smi", "--list-gpus"]
-    try:
-        ended = subprocess.run(
-            command, capture_output=True, text=True, timeout=_SMI_TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return f"nvidia-smi gave no answer within {_SMI_TIMEOUT_S:g} s"
-    if ended.returncode != 0:
-        lines = (ended.stdout + ended.stderr).strip().splitlines()
-        return f"nvidia-smi ended with code {ended.returncode}: {lines[-1] if lines else ''}"
-    found = listed_gpus(ended.stdout)
+    answer = answer_of(("nvidia-smi", "--list-gpus"), _SMI_TIMEOUT_S)
+    if answer.code is None:
+        return answer.error
+    if answer.code:
+        return f"nvidia-smi ended with code {answer.code}: {answer.words}"
+    found = listed_gpus(answer.output)
     return "" if found >= wanted else f"nvidia-smi shows {found} of {wanted}"
 
 
@@ -332,10 +316,8 @@ def symptom_of(folder: LeaseFolder) -> Symptom | None:
 def telling_lines(log: str) -> list[str]:
     """Return log lines about missing files or programs, without what differs between nodes."""
     whole = log.replace("module(s) are unknown:\n", "module(s) are unknown: ")  # as Lmod writes
-    lines = [
-        line for line in whole.splitlines() if _TELLING.search(line) and not _NOISE.search(line)
-    ]
-    return [_plain(_LEADER.sub("", line)) for line in lines]
+    lines = filter(_TELLING.search, whole.splitlines())
+    return [_plain(_LEADER.sub("", line)) for line in lines if not _NOISE.search(line)]
 
 
 def most_common(found: Iterable[str]) -> Symptom | None:

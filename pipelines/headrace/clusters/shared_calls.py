@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -85,10 +84,8 @@ class SharedCalls(Fleet):
         self, tag: Hashable, node: Node, function: Callable[..., Any], *arguments: Any
     ) -> None:
         """Begin a call on a node; it must check `cancellable_call.wanted`."""
-        key = f"{getattr(function, '__name__', 'call')}-{uuid.uuid4().hex}"
-        wrapped = (function, arguments, key, cancellable_call.GRACE_S)
         run = cancellable_call.run_aside
-        future = self._submit(run, wrapped, key=key, workers=[node.address])
+        future = self._cancellable(function, arguments, run, workers=[node.address])
         self._running[future] = (tag, node)
         future.add_done_callback(self._done.put)
 

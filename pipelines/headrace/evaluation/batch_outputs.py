@@ -191,10 +191,11 @@ def update(metrics: Mapping[str, Metric], given: Mapping[str, Any]) -> None:
     for name, metric in metrics.items():
         args, kwargs = _arguments(name, metric, given)
         try:
-            inspect.signature(metric.update).bind(*args, **kwargs)
+            (signature := inspect.signature(metric.update)).bind(*args, **kwargs)
         except TypeError as error:
+            takes = str(tuple(signature.parameters)).replace("'", "")
             raise UserCodeError(
-                f"The metric '{name}' takes {_signature(metric)}, but the model gave "
+                f"The metric '{name}' takes {takes}, but the model gave "
                 f"{', '.join(given)}: {error}",
                 "Return a mapping with these names from predict_step; `target` is the label where "
                 "the dataset has one.",
@@ -213,7 +214,3 @@ def _arguments(
     if own is not None:
         return (own,), {}
     return (), metric._filter_kwargs(**given)  # noqa: SLF001
-
-
-def _signature(metric: Metric) -> str:
-    return str(tuple(inspect.signature(metric.update).parameters)).replace("'", "")

@@ -61,7 +61,7 @@ def training_figures(
         return {}
     series = series_of(history)
     figures = {
-        _title(name): _by_step(curves, history, evaluated)
+        name[:1].upper() + name[1:].replace("_", " "): _by_step(curves, history, evaluated)
         for name, curves in list(_grouped(series).items())[:_MAX_FIGURES]
     }
     rates = {each.name: _curve(each.points) for each in series if each.kind == "lr"}
@@ -100,10 +100,6 @@ def _grouped(series: Sequence[Series]) -> dict[str, dict[str, Curve]]:
 def _curve(points: Sequence[tuple[float, float]]) -> Curve:
     steps, values = zip(*points, strict=True)
     return steps, values
-
-
-def _title(name: str) -> str:
-    return name[:1].upper() + name[1:].replace("_", " ")
 
 
 def _by_step(curves: Mapping[str, Curve], history: History, evaluated: int | None) -> bytes:

@@ -265,7 +265,9 @@ def cards(metrics: Mapping[str, float], spec: EvaluateSpec) -> tuple[Card, ...]:
     """Return the metrics as cards of the report."""
     return tuple(
         Card(
-            name=name if name in spec.metrics or "." in name else _title(name),
+            name=name
+            if name in spec.metrics or "." in name
+            else _TITLES.get(name, name.capitalize().replace("_", " ")),
             value=f"{value:.4f}",
             note=_asked_for(name, spec) or _note(name, spec),
             is_bad=value < spec.min_metrics.get(name, -np.inf)
@@ -273,10 +275,6 @@ def cards(metrics: Mapping[str, float], spec: EvaluateSpec) -> tuple[Card, ...]:
         )
         for name, value in metrics.items()
     )
-
-
-def _title(name: str) -> str:
-    return _TITLES.get(name, name.capitalize().replace("_", " "))
 
 
 def _note(name: str, spec: EvaluateSpec) -> str:

@@ -1,4 +1,4 @@
-"""This machine: free space of its disks and memory, and the file systems of its paths."""
+"""This machine: free space of its disks and memory, file systems of its paths, free ports."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import errno
 import os
 import re
 import shutil
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePath, PurePosixPath
 
 import psutil
@@ -113,11 +114,6 @@ def told_when_full(folder: Path, needed_bytes: int) -> Iterator[None]:
         raise
 
 
-def file_system(path: PurePath, mounts: str) -> str:
-    """Return the type of the file system that holds `path`; as `mounted`."""
-    return mounted(path, mounts)[0]
-
-
 def mounted(path: PurePath, mounts: str) -> tuple[str, str]:
     """Return type, as `ext4`, and mount options of an absolute path's file system; else empty.
 
@@ -137,13 +133,13 @@ def mounted(path: PurePath, mounts: str) -> tuple[str, str]:
 
 def network_file_system(path: PurePath, mounts: str) -> str | None:
     """Return the type of the network file system that holds `path`; None if it is local."""
-    kind = file_system(path, mounts)
+    kind, _ = mounted(path, mounts)
     return kind if kind in NETWORK_FILE_SYSTEMS else None
 
 
 def file_system_of(path: Path) -> str:
     """Return the type of the file system that holds a path of this machine; empty if unknown."""
-    return file_system(path.resolve(), current_mounts())
+    return mounted(path.resolve(), current_mounts())[0]
 
 
 def current_mounts() -> str:
@@ -211,3 +207,12 @@ def _full(folder: Path, needed_bytes: int) -> StorageFullError:
         f"No room in {folder}: {needed_bytes:,} bytes needed, {free_bytes(folder):,} bytes free",
         "Free some space there, or name another `folder` in the site.",
     )
+
+
+def free_ports(address: str, *ports: int) -> tuple[int, ...]:
+    """Return TCP ports of this machine, a free one for each 0; raise `OSError` if one is taken."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with ExitStack() as stack:
+        listening = (socket.create_server((address, port), family=family) for port in ports)
+        listeners = [stack.enter_context(each) for each in listening]
+        return tuple(int(listener.getsockname()[1]) for listener in listeners)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
 from headrace.clusters.fleet import Fleet
+from headrace.clusters.node_calls import NodeCalls
 from headrace.errors import StorageFullError, TargetFullError
 from headrace.files.layout import LeaseFolder
 from headrace.files.locks import exclusive_while
@@ -55,22 +56,7 @@ _WHEN_FULL = (
 )
 
 
-class Mapper(Protocol):
-    """The part of `headrace.clusters.fleet.Fleet` that packing needs."""
-
-    def map(
-        self,
-        function: Callable[[PackTask], PackedShard],
-        items: Sequence[PackTask],
-        *,
-        check: Callable[[], None],
-        left_s: Callable[[], float],
-    ) -> Iterator[tuple[int, PackedShard]]:
-        """Results of `function` with the index of their item, as they are done."""
-        ...
-
-
-OpenFleet = Callable[[LeaseFolder], AbstractContextManager[Mapper]]
+OpenFleet = Callable[[LeaseFolder], AbstractContextManager[NodeCalls]]
 
 
 def run(context: StepContext) -> dict[str, Any]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import re
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from headrace.batch.commands import answer_of
 from headrace.batch.findings import Finding, fail, ok, warn
 from headrace.files.atomic import publish_folder, write_bytes
 from headrace.files.machine import current_mounts, is_full, mounted
@@ -51,21 +51,17 @@ def lustre(folder: Path) -> Iterator[Finding]:
     if "localflock" in options.split(","):
         found = f"{folder} is mounted with `localflock`: locks do not reach other machines"
         yield fail("lustre", found, "Ask for a mount with `flock`.")
-    command = ["lfs", "getstripe", "-d", str(folder)]
-    try:
-        shown = subprocess.run(
-            command, capture_output=True, text=True, timeout=_LFS_TIMEOUT_S, check=True
-        ).stdout
-    except (OSError, subprocess.SubprocessError) as error:
-        yield warn("stripes", f"unknown: {error}", f"Run `{' '.join(command)}` on a node.")
+    command = ("lfs", "getstripe", "-d", str(folder))
+    if (answer := answer_of(command, _LFS_TIMEOUT_S)).code != 0:
+        yield warn("stripes", f"unknown: {answer.words}", f"Run `{' '.join(command)}` on a node.")
         return
-    counts = {int(count) for count in _STRIPES.findall(shown)}
+    counts = {int(count) for count in _STRIPES.findall(answer.output)}
     if counts <= {0, 1}:
         found = f"new files in {folder} lie on one OST each, images and large shards too"
         advice = f"Let files grow over more: `lfs setstripe -E 1G -c 1 -E -1 -c 8 {folder}`."
         yield warn("stripes", found, advice)
-        return
-    yield ok("stripes", f"files on up to {'all' if -1 in counts else max(counts)} OSTs")
+    else:
+        yield ok("stripes", f"files on up to {'all' if -1 in counts else max(counts)} OSTs")
 
 
 def files(folder: Path) -> Finding:

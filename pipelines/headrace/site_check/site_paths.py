@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from pathlib import Path
 from pydantic import ByteSize
 
 from headrace import __version__
-from headrace.batch.commands import Commands
+from headrace.batch.commands import Commands, answer_of
 from headrace.batch.findings import Finding, Grade, fail, ok, warn
 from headrace.batch.job_records import JobSpec
 from headrace.batch.ssh_hosts import commands_of_hosts, way_to
@@ -98,20 +97,13 @@ def python_of_nodes(role: Role, *, is_proved: bool) -> Finding:
     if not python.exists():
         advice = f"It must exist on the nodes. {_BY_JOB}"
         return warn("python", f"{python} is not on this machine", advice)
-    try:
-        ended = subprocess.run(
-            [str(python), "-c", VERSION],
-            capture_output=True,
-            text=True,
-            timeout=_PYTHON_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return fail("python", f"{python} cannot be run: {error}", "Correct `batch.python`.")
-    if ended.returncode != 0:
-        last_line = ended.stderr.strip().splitlines()[-1:]
+    answer = answer_of((str(python), "-c", VERSION), _PYTHON_TIMEOUT_S)
+    if answer.code is None:
+        return fail("python", answer.error, "Correct `batch.python`.")
+    if answer.code:
+        last_line = answer.error.strip().splitlines()[-1:]
         return fail("python", f"{python}: {''.join(last_line)}", "Install headrace there.")
-    found = judge_version(str(python), ended.stdout.strip())
+    found = judge_version(str(python), answer.output.strip())
     return _file_system(python, "python", is_doubtful=True) if found.grade is Grade.OK else found
 
 
@@ -124,16 +116,13 @@ def judge_version(python: str, theirs: str) -> Finding:
 
 
 def container_image(role: Role) -> Iterator[Finding]:
-    """Check that the image of the role's container exists."""
-    container = role.batch.container
-    if container is None or container.runtime == "none":
-        return
-    image = Path(container.image)
-    if "://" in container.image or image.exists():
-        yield ok("container", f"{container.runtime}: {image}")
-    else:
-        advice = f"It must exist on the nodes. {_BY_JOB}"
-        yield warn("container", f"{image} is not on this machine", advice)
+    """Check that the images of the role's containers exist."""
+    for container in role.containers:
+        if container.is_pulled or Path(container.image).exists():
+            yield ok("container", f"{container.runtime}: {container.image}")
+        else:
+            advice = f"It must exist on the nodes. {_BY_JOB}"
+            yield warn("container", f"{container.image} is not on this machine", advice)
 
 
 def _file_system(path: Path, subject: str, is_doubtful: bool) -> Finding:

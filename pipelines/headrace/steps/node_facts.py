@@ -6,7 +6,6 @@ import os
 import platform
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from headrace.batch.commands import answer_of
 from headrace.files.tiers import folder_of
 from headrace.steps.context import StepContext
 
@@ -85,15 +85,9 @@ def cpu_model(info: Path = Path("/proc/cpuinfo")) -> str:
 
 def gpu_names() -> list[str]:
     """Return names and driver of the node's GPUs from `nvidia-smi`; empty without it."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return []
-    command = [program, "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    try:
-        listed = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return listed.stdout.splitlines()
+    query = ("--query-gpu=name,driver_version", "--format=csv,noheader")
+    answer = answer_of(("nvidia-smi", *query), 20.0)
+    return answer.output.splitlines() if answer.code == 0 else []
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:

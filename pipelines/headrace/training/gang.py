@@ -20,7 +20,7 @@ from headrace.data.streaming import in_turn
 from headrace.errors import HeadraceError, WorkerLostError
 from headrace.files.atomic import read_record, write_record, write_text
 from headrace.files.layout import RunFolder
-from headrace.files.machine import available_memory_bytes
+from headrace.files.machine import available_memory_bytes, free_ports
 from headrace.files.manifest import Manifest
 from headrace.processes.children import start_program
 from headrace.recipe.recipe import Recipe
@@ -31,7 +31,7 @@ from headrace.steps.context import StepContext, resolved
 from headrace.steps.model_process import start_forked
 from headrace.steps.networks import interface_of, interfaces
 from headrace.training.data_on_node import data_on_node, manifest_of
-from headrace.training.launch import free_ports, rank_children
+from headrace.training.launch import rank_children
 from headrace.training.launch_records import (
     LaunchFolder,
     NodeLaunch,
@@ -129,15 +129,13 @@ class Gang:
                 logs.look()
             self._follow(read_record(folder.progress, TrainingProgress))
 
-        with launching(launches[0], role, self._context.lease_folder) as failures:
+        with launching(launches[0], role, self._context.lease_folder):
             try:
                 outcomes = self._fleet.on_nodes(
                     run_node, [(launch,) for launch in launches], nodes, check=check
                 )
             finally:
                 write_text(folder.stop, "the launch is over")
-            silent = {"failures": (*outcomes[0].failures, *failures())}
-            outcomes[0] = outcomes[0].model_copy(update=silent)
         if logs is not None:
             logs.look(at_end=True)
         if (last := read_record(folder.progress, TrainingProgress)) is not None:
@@ -220,8 +218,8 @@ class Gang:
     def _ports(self, nodes: Sequence[Node]) -> tuple[int, ...]:
         """Return ports that are free on their nodes: of each rank of a script, else of rank 0."""
         is_script = self._context.recipe.train.is_script
-        asked, each = (nodes, self._ranks_per_node) if is_script else (nodes[:1], 1)
-        found = (self._fleet.call(node, free_ports, node.host, each) for node in asked)
+        asked, each = (nodes, (0,) * self._ranks_per_node) if is_script else (nodes[:1], (0,))
+        found = (self._fleet.call(node, free_ports, node.host, *each) for node in asked)
         return tuple(port for ports in found for port in ports)
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -107,16 +105,6 @@ def profiler_environment(launch: NodeLaunch, role: Role, rank: int) -> dict[str,
     prefix = json.dumps(f"{launch.run_folder}/lines-of-rank-{rank}")
     write_text(file, f"[tool.line_profiler.write]\noutput_prefix = {prefix}\n")
     return {"LINE_PROFILER_RC": str(file)}
-
-
-def free_ports(address: str, num_ports: int) -> tuple[int, ...]:
-    """Return ports of this machine that are free at the moment."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with ExitStack() as stack:
-        listeners = [stack.enter_context(socket.socket(family)) for _ in range(num_ports)]
-        for listener in listeners:
-            listener.bind((address, 0))
-        return tuple(int(listener.getsockname()[1]) for listener in listeners)
 
 
 def _command(node: NodeReady, recipe: Recipe, rank: int) -> tuple[str, ...]:

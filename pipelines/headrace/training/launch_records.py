@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
+from headrace.files.layout import Entry, Folder
 from headrace.record import Figures, Record
 from headrace.staging.gang_store import Brought
 from headrace.staging.peers import PeerGroup
@@ -19,28 +20,23 @@ SOURCES = (REPORT, LIGHTNING, "trainer_state.json", "CSV", "TensorBoard")
 """Sources of a script's metrics; an earlier one wins."""
 
 
-class LaunchFolder:
-    """Files of one launch of all ranks: `parts/launch-<number>/` of the step.
+class LaunchFolder(Folder):
+    """Files of one launch of all ranks: `parts/launch-<number>/` of the step."""
 
-    Attributes:
-        stop: Its presence asks all nodes to stop their ranks.
-        progress: `TrainingProgress`, by rank 0.
-        paused: `Paused`, by rank 0.
-        trained: `TrainingOutcome`, by rank 0.
-        meeting: By which the ranks of a single node find each other.
-        launched: Its presence says that the launcher of all ranks has ended.
-        full_gpu: Its presence says that a GPU's memory ran out beside a split held there.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.stop = path / "stop"
-        self.progress = path / "progress.json"
-        self.paused = path / "paused.json"
-        self.trained = path / "trained.json"
-        self.meeting = path / "meeting"
-        self.launched = path / "launched"
-        self.full_gpu = path / "full-gpu"
+    stop = Entry("stop")
+    """Its presence asks all nodes to stop their ranks."""
+    progress = Entry("progress.json")
+    """`TrainingProgress`, by rank 0."""
+    paused = Entry("paused.json")
+    """`Paused`, by rank 0."""
+    trained = Entry("trained.json")
+    """`TrainingOutcome`, by rank 0."""
+    meeting = Entry("meeting")
+    """By which the ranks of a single node find each other."""
+    launched = Entry("launched")
+    """Its presence says that the launcher of all ranks has ended."""
+    full_gpu = Entry("full-gpu")
+    """Its presence says that a GPU's memory ran out beside a split held there."""
 
     def ready(self, node_index: int) -> Path:
         """`NodeReady`, by the node."""

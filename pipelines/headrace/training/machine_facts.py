@@ -54,8 +54,6 @@ def cublas_version(cuda_major: str) -> str:
 
 def of_all(machines: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """Return the facts of several machines by name; all values where they differ."""
-    found: dict[str, dict[str, None]] = {}
-    for each in machines:
-        for name, value in each.items():
-            found.setdefault(name, {})[value] = None
-    return {name: " | ".join(values) for name, values in found.items()}
+    values = dict.fromkeys(fact for each in machines for fact in each.items())
+    names = dict.fromkeys(name for name, _ in values)
+    return {name: " | ".join(each for of, each in values if of == name) for name in names}

@@ -7,6 +7,7 @@ watches the rank and writes its outcome to a file.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
@@ -46,8 +47,8 @@ _PATIENCE_S = 3 * GRACE_S
 
 def run_together(launch: NodeLaunch) -> NodeOutcome:
     """Wait for the end of the launcher of all ranks; return how those of this node ended."""
-    watch = _LauncherWatch(launch)
-    while not is_there(launch.folder.launched) and watch.keep_on():
+    keep_on = _patience(launch)
+    while not is_there(launch.folder.launched) and keep_on():
         time.sleep(_LOOK_S)
     written = (read_record(launch.folder.outcome(rank), NodeOutcome) for rank in launch.ranks)
     known = [outcome for outcome in written if outcome is not None]
@@ -60,38 +61,31 @@ def run_together(launch: NodeLaunch) -> NodeOutcome:
 
 
 @contextmanager
-def launching(
-    launch: NodeLaunch, role: Role, lease: LeaseFolder
-) -> Iterator[Callable[[], tuple[RankFailure, ...]]]:
-    """Run the role's launcher, if it has one, when all nodes are ready; `launch` is the first's.
-
-    Yields:
-        A function that waits for its end and returns the failure of a rank without an outcome.
-    """
+def launching(launch: NodeLaunch, role: Role, lease: LeaseFolder) -> Iterator[None]:
+    """Run the role's launcher, if it has one, when all nodes are ready; `launch` is the first's."""
     if role.launcher is None:
-        yield tuple
+        yield
         return
-    # a thread of its own, as the kernel ends the launcher with the thread that started it
     with ThreadPoolExecutor(1, "headrace-launcher") as pool:
-        yield pool.submit(_launch, launch, role, lease).result
+        launcher = pool.submit(_launch, launch, role, lease)
+        yield
+        launcher.result()
 
 
-class _LauncherWatch:
-    """Watches the launch as a whole, while each rank is watched where it runs."""
+def _patience(launch: NodeLaunch) -> Callable[[], bool]:
+    """Return whether to wait on: ranks that are to end have time to, watched where they run."""
+    until_s = math.inf
 
-    def __init__(self, launch: NodeLaunch) -> None:
-        self._launch = launch
-        self._over_since: float | None = None
+    def keep_on() -> bool:
+        nonlocal until_s
+        if until_s == math.inf and is_over(launch):
+            until_s = time.monotonic() + _PATIENCE_S
+        return time.monotonic() < until_s
 
-    def keep_on(self) -> bool:
-        """Whether to wait on: false when ranks that were to end have had the time to."""
-        now = time.monotonic()
-        if self._over_since is None and is_over(self._launch):
-            self._over_since = now
-        return self._over_since is None or now - self._over_since < _PATIENCE_S
+    return keep_on
 
 
-def _launch(launch: NodeLaunch, role: Role, lease: LeaseFolder) -> tuple[RankFailure, ...]:
+def _launch(launch: NodeLaunch, role: Role, lease: LeaseFolder) -> None:
     name = str(role.launcher)
     try:
         if shutil.which(name) is None:
@@ -99,16 +93,15 @@ def _launch(launch: NodeLaunch, role: Role, lease: LeaseFolder) -> tuple[RankFai
                 f"There is no program '{name}' on {launch.node_name}",
                 "Put it on PATH in the role's prologue, or leave out the role's `launcher`.",
             )
-        nodes = _all_ready(launch)
-        return _run_launcher(nodes, role, lease) if nodes else ()
+        if nodes := _all_ready(launch):
+            _run_launcher(nodes, role, lease)
     finally:
         write_text(launch.folder.launched, "the launcher of all ranks has ended\n")
 
 
-def _run_launcher(
-    nodes: Sequence[NodeReady], role: Role, lease: LeaseFolder
-) -> tuple[RankFailure, ...]:
-    launch, name, watch = nodes[0].launch, str(role.launcher), _LauncherWatch(nodes[0].launch)
+def _run_launcher(nodes: Sequence[NodeReady], role: Role, lease: LeaseFolder) -> None:
+    """Run the launcher to its end; write the outcome of a rank that has written none."""
+    launch, name, keep_on = nodes[0].launch, str(role.launcher), _patience(nodes[0].launch)
     rank = python_module("headrace.training.mpi", str(launch.folder.path))
     if role.batch.container is not None and not is_inside():
         rank = in_container(lease, lease_client.spec(lease), ("-u", "-m", *rank[-2:]))
@@ -124,20 +117,21 @@ def _run_launcher(
     deadline = time.monotonic() + START_S
     with ChildGroup([child]) as group:
         (end,) = group.supervise(
-            lambda: watch.keep_on() and (time.monotonic() < deadline or all(map(is_there, placed)))
+            lambda: keep_on() and (time.monotonic() < deadline or all(map(is_there, placed)))
         )
     silent = [r for r in range(launch.world_size) if not is_there(launch.folder.outcome(r))]
-    if not silent or is_over(launch):
-        return ()
-    failure = RankFailure(
-        rank=silent[0],
-        node=launch.node_name,
-        kind=FailureKind.CRASHED,
-        what=f"{name} ended with {end.cause} and left no word of this rank",
-        hint=f"See {child.log}:\n{end.last_words}",
-        at=end.at,
-    )
-    return (failure,)
+    if silent and not is_over(launch):
+        node = nodes[silent[0] // launch.ranks_per_node].launch.node_name
+        failure = RankFailure(
+            rank=silent[0],
+            node=node,
+            kind=FailureKind.CRASHED,
+            what=f"{name} ended with {end.cause} and left no word of this rank",
+            hint=f"See {child.log}:\n{end.last_words}",
+            at=end.at,
+        )
+        outcome = NodeOutcome(node=node, stopped=False, failures=(failure,))
+        write_record(launch.folder.outcome(silent[0]), outcome)
 
 
 def _all_ready(launch: NodeLaunch) -> list[NodeReady]:

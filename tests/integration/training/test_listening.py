@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.training.launch import free_ports
+from headrace.files.machine import free_ports
 from headrace.training.rendezvous import tcp_store
 from support.doors import doors
 from support.training import ThisProcessFleet, blob_step, train_here, write_blobs
@@ -42,7 +42,7 @@ def rendezvous_port(parts: Path) -> int:
 
 
 def test_a_store_listens_at_its_own_address_alone() -> None:
-    port = free_ports("127.0.0.1", 1)[0]
+    port = free_ports("127.0.0.1", 0)[0]
     store = tcp_store(("127.0.0.1", port), 0, 1, timedelta(seconds=30))
     assert {door.ip for door in doors([psutil.Process()]) if door.port == port} == {"127.0.0.1"}
     store.set("name", "value")
@@ -51,7 +51,7 @@ def test_a_store_listens_at_its_own_address_alone() -> None:
 
 def test_nodes_that_try_themselves_out_meet_there_without_lightning() -> None:
     """Its import takes twice as long as all else that they do."""
-    trial = f"all_reduce_problem('127.0.0.1:{free_ports('127.0.0.1', 1)[0]}', 0, 1, 0)"
+    trial = f"all_reduce_problem('127.0.0.1:{free_ports('127.0.0.1', 0)[0]}', 0, 1, 0)"
     code = (
         "import sys; from headrace.training.rendezvous import all_reduce_problem\n"
         f"print(repr({trial}), 'lightning' in sys.modules)"

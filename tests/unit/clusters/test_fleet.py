@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,13 @@ def test_no_item_begins_that_the_lease_would_not_finish(fleet: Fleet, on_one_nod
     assert 1 <= len(done) <= fleet.role.nodes * fleet.role.threads_per_node
     assert caught.value.what.startswith(f"{len(items) - len(done)} items")
     assert len(list(calls.map(fleet_functions.work_for, [0.01] * 9, left_s=lambda: 60.0))) == 9
+
+
+def test_the_time_of_the_caller_between_two_items_is_not_that_of_an_item(fleet: Fleet) -> None:
+    results = OneNode(fleet.role).map(str, (1, 2), left_s=lambda: 1.0)
+    assert next(results) == (0, "1")
+    time.sleep(1.1)
+    assert next(results) == (1, "2")
 
 
 def test_map_uses_both_nodes(fleet: Fleet) -> None:

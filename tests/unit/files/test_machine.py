@@ -18,7 +18,13 @@ import pytest
 from headrace.errors import StorageError, StorageFullError
 from headrace.files import machine as mounts
 from headrace.files.atomic import write_text
-from headrace.files.machine import file_system, file_system_of, network_file_system, storage_error
+from headrace.files.machine import (
+    file_system_of,
+    free_ports,
+    mounted,
+    network_file_system,
+    storage_error,
+)
 from support.small_disk import fill, read_only, small_disk
 
 MOUNTS = r"""/dev/vda1 / ext4 rw,relatime 0 0
@@ -78,7 +84,7 @@ def test_file_system_of_the_longest_mount(path: str, kind: str):
         "/dev/vda / ext4 rw 0 0\ndevtmpfs /dev devtmpfs rw 0 0\ntmpfs /dev/shm tmpfs rw 0 0\n"
         "/dev/vdb /data/my\\040disk xfs rw 0 0\n"
     )
-    assert file_system(PurePosixPath(path), table) == kind
+    assert mounted(PurePosixPath(path), table)[0] == kind
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="not the GNU C library")
@@ -183,3 +189,15 @@ def test_other_errors_are_no_faults_of_files():
         refused = raised(lambda: closed.connect(("127.0.0.1", 1)))
     for error in (refused, ValueError("x"), OSError("x"), OSError(errno.EINVAL, "x"), None):
         assert storage_error(error, Path("/")) is None
+
+
+def test_free_ports_are_free_and_different():
+    """Pains 33."""
+    ports = free_ports("127.0.0.1", *([0] * 50))
+    assert len(set(ports)) == 50
+    for port in ports:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", port))
+            listener.listen()
+            with pytest.raises(OSError, match="in use"):
+                free_ports("127.0.0.1", 0, port)

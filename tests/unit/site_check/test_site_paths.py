@@ -230,7 +230,7 @@ _GROWING = """\
             _PLAIN.format(4),
             {"lustre": ("fail", "a mount with `flock`"), "stripes": ("ok", "4 OSTs")},
         ),
-        ("rw,flock", None, {"stripes": ("warn", "No such file or directory: 'lfs'")}),
+        ("rw,flock", None, {"stripes": ("warn", "lfs cannot be run: No such file")}),
     ],
 )
 def test_lustre_layout_and_mount(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from headrace.steps.model_process import VARYING
 from headrace.steps.networks import interface_of
 from headrace.training.launch import (
     LaunchedRank,
-    free_ports,
     launcher_command,
     placement,
     rank_children,
@@ -100,15 +98,6 @@ def test_the_interface_is_that_of_the_nodes_address(address, interface):
     """Pains 33: never by the host's name, which may resolve to localhost."""
     interfaces = {"lo": ["127.0.0.1"], "eth0": ["10.0.0.1", "fe80::1%eth0"], "eth1": ["10.0.0.2"]}
     assert interface_of(address, interfaces) == interface
-
-
-def test_free_ports_are_free_and_different():
-    """Pains 33."""
-    ports = free_ports("127.0.0.1", 50)
-    assert len(set(ports)) == 50
-    for port in ports:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", port))
 
 
 _RANK = python_module("headrace.training.mpi")
