@@ -69,6 +69,8 @@ class Database:
             )
         self.shown = masked(url)
         self._backend = BACKENDS[name](parsed)
+        self.month = self._backend.month
+        """SQL of the month, as `2026-11`, of the column `every.day`, a day since the epoch."""
         self._readers = self._backend.engine
         self._writers = self._readers.execution_options(headrace_begin="BEGIN IMMEDIATE")
         self._snapshot = ContextVar[Session | None]("snapshot", default=None)

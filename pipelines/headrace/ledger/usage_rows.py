@@ -22,12 +22,11 @@ from sqlalchemy import (
 )
 
 from headrace.errors import LedgerError
-from headrace.ledger.database import LedgerPart, Value, given, grouped
+from headrace.ledger.database import LedgerPart, Value, given
 from headrace.ledger.rows import LeaseRecord, RunRecord
 from headrace.ledger.usage_records import (
     FIGURES,
     IDLE,
-    UNKNOWN,
     USAGE,
     UsageRecord,
     UsageSum,
@@ -35,14 +34,7 @@ from headrace.ledger.usage_records import (
 
 By = Literal["run", "trial", "user", "site", "recipe", "role", "kind", "cause", "month"]
 
-_OF_LEASES = {
-    "run": "run_id",
-    "user": "owner",
-    "site": "site_name",
-    "recipe": "recipe_name",
-    "role": "role",
-}
-_OF_ROWS = ("kind", "cause", "trial")
+_OF_LEASES = {"run": "run_id", "user": "owner", "site": "site_name", "recipe": "recipe_name"}
 _BLOCK = 10_000
 _HOUR_S, _DAY_S = 3600.0, 86_400
 _EPOCH = date(1970, 1, 1).toordinal()
@@ -125,10 +117,10 @@ class UsageRows(LedgerPart):
             for name, value in given(run_id=run_id, **only).items()
         }
         values = {**days, **chosen, **dict.fromkeys(BytePrices._fields, prices or {})}
-        query = _query(by, chosen, values)
+        query = _query(by, self._database.month, chosen, values)
         with self._database.read() as session:
-            sums = [_sum_of(*row) for row in session.execute(query, values)]
-        return tuple(_by_month(sums) if by == "month" else sums)[:limit]
+            rows = session.execute(query, values)
+            return tuple(UsageSum(str(name), *sums) for name, *sums in rows)[:limit]
 
 
 def cost_of(trials: str) -> ColumnElement[float | None]:
@@ -234,7 +226,12 @@ _SUMS = f"""WITH leases AS (
 )
 SELECT {{name}} AS name, CAST(sum(attempts) AS BIGINT), CAST(sum(unpriced) AS BIGINT),
     sum(paid) / {_HOUR_S} AS usd,
-    {", ".join(f"CAST(sum({name}) AS DOUBLE PRECISION)" for name in FIGURES)},
+    {
+    ", ".join(
+        f"CAST(coalesce(sum({name}), {'NULL' if name == 'energy_wh' else 0}) AS DOUBLE PRECISION)"
+        for name in FIGURES
+    )
+},
     sum(stored_bytes * {{stored_month}}) / 1e9, sum(fetched_bytes * {{fetched}}) / 1e9
 FROM every JOIN leases ON leases.lease_id = every.lease_id
 WHERE every.day >= :since AND every.day < :before
@@ -246,14 +243,16 @@ All of an attempt without success is failure. Idle time of others is what they r
 """
 
 
-def _query(by: By | None, only: Mapping[str, Any], values: dict[str, Any]) -> TextClause:
+def _query(
+    by: By | None, month: str, only: Mapping[str, Any], values: dict[str, Any]
+) -> TextClause:
     """Return the query of sums; `values` are its parameters."""
-    name = "''" if by is None else f"leases.{_OF_LEASES[by]}" if by in _OF_LEASES else f"every.{by}"
-    parts = {"kind": "''", "cause": "''", "trial": "0"} | ({by: by} if by in _OF_ROWS else {})
+    parts = {"kind": "''", "cause": "''", "trial": "0"}
+    name = {"month": month, None: "''"}.get(by) or _OF_LEASES.get(by or "", by)
     query = text(
         _SUMS.format(
-            **parts,
-            name="every.day" if by == "month" else name,
+            **{key: key if key == by else constant for key, constant in parts.items()},
+            name=name,
             chosen="".join(f" AND l.{key} IN :{key}" for key in only),
             of_run="u.run_id IN :run_id" if "run_id" in only else "1 = 1",
             **{key: _price(key, values) for key in BytePrices._fields},
@@ -280,26 +279,3 @@ def _day(since: str) -> int:
     """Return the number of a day since the epoch; 0 for an empty text."""
     whole = f"{since}-01" if len(since) == len("2026-11") else since
     return date.fromisoformat(whole).toordinal() - _EPOCH if since else 0
-
-
-def _sum_of(name: Any, *sums: Any) -> UsageSum:
-    found = UsageSum(str(name), *sums)
-    nulls = {key for key, value in found._asdict().items() if value is None}
-    known: dict[str, Any] = dict.fromkeys(nulls.difference(UNKNOWN), 0.0)
-    return found._replace(**known)
-
-
-def _by_month(days: Sequence[UsageSum]) -> list[UsageSum]:
-    """Add up sums of days by month, the most expensive first."""
-    months = grouped(
-        (date.fromordinal(int(each.name) + _EPOCH).strftime("%Y-%m"), each[1:]) for each in days
-    )
-    found = [
-        UsageSum(month, *map(_added, zip(*some, strict=True))) for month, some in months.items()
-    ]
-    return sorted(found, key=lambda each: (each.usd is None, -(each.usd or 0.0), each.name))
-
-
-def _added(values: Iterable[Any]) -> Any:
-    known = [each for each in values if each is not None]
-    return sum(known) if known else None
