@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from itertools import islice
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from sqlalchemy import (
     ColumnElement,
@@ -32,21 +32,16 @@ from headrace.ledger.usage_records import (
     UsageSum,
 )
 
+if TYPE_CHECKING:  # sums need no classes of sites
+    from headrace.recipe.site import SitePrices
+
 By = Literal["run", "trial", "user", "site", "recipe", "role", "kind", "cause", "month"]
 
 _OF_LEASES = {"run": "run_id", "user": "owner", "site": "site_name", "recipe": "recipe_name"}
+_OF_BYTES = ("usd_per_gb_month", "usd_per_fetched_gb")
 _BLOCK = 10_000
 _HOUR_S, _DAY_S = 3600.0, 86_400
 _EPOCH = date(1970, 1, 1).toordinal()
-
-
-class BytePrices(NamedTuple):
-    """US dollars per GB (10⁹ bytes); null: unknown."""
-
-    stored_month: float | None = None
-    """For a month of each GB of packed datasets."""
-    fetched: float | None = None
-    """For each GB read from an object store."""
 
 
 class UsageRows(LedgerPart):
@@ -89,7 +84,7 @@ class UsageRows(LedgerPart):
         since: str = "",
         before: str = "",
         limit: int | None = None,
-        prices: Mapping[str, BytePrices] | None = None,
+        prices: Mapping[str, SitePrices] | None = None,
         **only: str | Collection[str] | None,
     ) -> tuple[UsageSum, ...]:
         """Return sums of usage at the prices of their machines, the most expensive first.
@@ -116,8 +111,9 @@ class UsageRows(LedgerPart):
             name: [value] if isinstance(value, str) else [*value]
             for name, value in given(run_id=run_id, **only).items()
         }
-        values = {**days, **chosen, **dict.fromkeys(BytePrices._fields, prices or {})}
-        query = _query(by, self._database.month, chosen, values)
+        values = {**days, **chosen}
+        prices_of = {key: _price(key, prices or {}, values) for key in _OF_BYTES}
+        query = _query(by, chosen, month=self._database.month, **prices_of)
         with self._database.read() as session:
             rows = session.execute(query, values)
             return tuple(UsageSum(str(name), *sums) for name, *sums in rows)[:limit]
@@ -232,7 +228,8 @@ SELECT {{name}} AS name, CAST(sum(attempts) AS BIGINT), CAST(sum(unpriced) AS BI
         for name in FIGURES
     )
 },
-    sum(stored_bytes * {{stored_month}}) / 1e9, sum(fetched_bytes * {{fetched}}) / 1e9
+    sum(stored_bytes * {{usd_per_gb_month}}) / 1e9,
+    sum(fetched_bytes * {{usd_per_fetched_gb}}) / 1e9
 FROM every JOIN leases ON leases.lease_id = every.lease_id
 WHERE every.day >= :since AND every.day < :before
 GROUP BY 1 ORDER BY usd DESC NULLS LAST, name
@@ -243,10 +240,8 @@ All of an attempt without success is failure. Idle time of others is what they r
 """
 
 
-def _query(
-    by: By | None, month: str, only: Mapping[str, Any], values: dict[str, Any]
-) -> TextClause:
-    """Return the query of sums; `values` are its parameters."""
+def _query(by: By | None, only: Mapping[str, Any], *, month: str, **prices: str) -> TextClause:
+    """Return the query of sums."""
     parts = {"kind": "''", "cause": "''", "trial": "0"}
     name = {"month": month, None: "''"}.get(by) or _OF_LEASES.get(by or "", by)
     query = text(
@@ -255,24 +250,20 @@ def _query(
             name=name,
             chosen="".join(f" AND l.{key} IN :{key}" for key in only),
             of_run="u.run_id IN :run_id" if "run_id" in only else "1 = 1",
-            **{key: _price(key, values) for key in BytePrices._fields},
+            **prices,
         )
     )
     return query.bindparams(*(bindparam(key, expanding=True, type_=Text()) for key in only))
 
 
-def _price(key: str, values: dict[str, Any]) -> str:
-    """Return US dollars of a GB by the site of a lease, null elsewhere."""
-    prices: Mapping[str, BytePrices] = values.pop(key)
+def _price(key: str, prices: Mapping[str, SitePrices], values: dict[str, Any]) -> str:
+    """Return US dollars of a GB by the site of a lease, null elsewhere; add them to `values`."""
     known = {site: usd for site, each in prices.items() if (usd := getattr(each, key)) is not None}
     values |= {f"{key}_site_{k}": site for k, site in enumerate(known)}
     values |= {f"{key}_usd_{k}": usd for k, usd in enumerate(known.values())}
-    cases = (f"WHEN :{key}_site_{k} THEN :{key}_usd_{k}" for k in range(len(known)))
-    return (
-        f"CAST(CASE leases.site_name {' '.join(cases)} END AS DOUBLE PRECISION)"
-        if known
-        else "NULL"
-    )
+    cases = " ".join(f"WHEN :{key}_site_{k} THEN :{key}_usd_{k}" for k in range(len(known)))
+    priced = f"CASE leases.site_name {cases} END" if known else "NULL"
+    return f"CAST({priced} AS DOUBLE PRECISION)"
 
 
 def _day(since: str) -> int:
