@@ -9,7 +9,14 @@ from typing import Annotated, Any, cast, get_args
 import typer
 
 from headrace.cli import arguments
-from headrace.cli.console import JsonOption, as_json_text, hundredths, open_console, tell
+from headrace.cli.console import (
+    JsonOption,
+    as_csv_text,
+    as_json_text,
+    hundredths,
+    open_console,
+    tell,
+)
 from headrace.cli.listing import Listing
 from headrace.errors import LedgerError, UserError, nearest
 from headrace.ledger.ledger import open_ledger
@@ -87,7 +94,7 @@ def cost(  # noqa: PLR0913  options of a command
     elif as_json or as_csv:
         sums = open_ledger().usage_sums(cast("By", by), prices=_prices(), **chosen)
         rows = [_for_programs(by, each) for each in sums]
-        typer.echo(as_json_text(rows) if as_json else as_csv(rows, by), nl=as_json)
+        typer.echo(as_json_text(rows) if as_json else as_csv_text(rows, by), nl=as_json)
     else:
         _show(by, chosen, limit)
 

@@ -93,7 +93,7 @@ def as_json_text(content: object) -> str:
     return json.dumps(content, indent=1, default=plain)
 
 
-def as_csv(rows: Sequence[dict[str, Any]], first: str) -> str:
+def as_csv_text(rows: Sequence[dict[str, Any]], first: str) -> str:
     """Return rows as CSV with a header; without any, its first column."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else [first], lineterminator="\n")
