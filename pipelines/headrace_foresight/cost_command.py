@@ -24,7 +24,7 @@ from headrace.ledger.usage_records import UsageSum
 from headrace.ledger.usage_rows import By
 from headrace.recipe.site import SitePrices
 from headrace.recipe.teams import known_sites, teams_of
-from headrace.runs.costs import CostLine, run_cost
+from headrace.runs.costs import run_cost
 from headrace.runs.refresh_usage import first_day, price_again, refresh_usage, unpriced, wasted
 from headrace_foresight.allowances import known_allowances
 from headrace_foresight.bill import compare
@@ -110,8 +110,10 @@ def _show(by: str, chosen: dict[str, Any], limit: int) -> None:
     open_console().print(_listed(by, sums[:limit], total, is_whole=len(sums) <= limit))
     roles = list(unpriced(**chosen)) if total.unpriced else []
     used = run_cost(run) if run else None
-    for line in (*_notes(total, roles), *(() if used is None else map(_price, used.lines))):
-        tell(line)
+    for note in _notes(total, roles):
+        tell(note)
+    for line in used.lines if used else ():
+        tell(f"Price of {f'{line.kind} {line.market}'.strip()}: {line.price}.")
     if not run:
         _tell_allowances(chosen["site_name"] or "", chosen["owner"] or "")
 
@@ -119,10 +121,6 @@ def _show(by: str, chosen: dict[str, Any], limit: int) -> None:
 def _prices() -> dict[str, SitePrices]:
     """Return what sites charge for storage and transfer today."""
     return {name: site.prices for name, site in known_sites().items()}
-
-
-def _price(line: CostLine) -> str:
-    return f"Price of {' '.join(filter(None, (line.kind, line.market)))}: {line.price}."
 
 
 def _tell_allowances(site: str, user: str) -> None:

@@ -119,23 +119,6 @@ class UsageRows(LedgerPart):
             return tuple(UsageSum(str(name), *sums) for name, *sums in rows)[:limit]
 
 
-def cost_of(trials: str) -> ColumnElement[float | None]:
-    """Return US dollars of the attempts at a row's trial; null if those of one are unknown."""
-    return _of_trial(trials, f"node_s * ({_RATE.format(row='u')}) / {_HOUR_S}")
-
-
-def energy_of(trials: str) -> ColumnElement[float | None]:
-    """Return watt-hours of the attempts at a row's trial; null if one was not measured."""
-    return _of_trial(trials, _ENERGY_WH)
-
-
-def _of_trial(trials: str, value: str) -> ColumnElement[float | None]:
-    found = f"""(SELECT CASE WHEN count(*) = count({value}) THEN sum({value}) END
-        FROM headrace_usage AS u
-        WHERE u.run_id = {trials}.run_id AND u.step = 'suite' AND u.trial = {trials}.number)"""
-    return literal_column(found, Double())
-
-
 def at_most(values: Iterable[Value], number: int = 200) -> Iterator[tuple[Value, ...]]:
     """Yield values in groups that fit into a query."""
     left = iter(values)
@@ -151,6 +134,20 @@ _RATE = f"""CASE {{row}}.machine_id
         {_OF_ALL})
     ELSE (SELECT usd_per_hour {_OF_ALL} AND m.machine_id = {{row}}.machine_id) END"""
 """US dollars per hour of a row's machine, or the mean of its lease's; null if one is unknown."""
+
+
+def _of_trial(value: str) -> ColumnElement[float | None]:
+    found = f"""(SELECT CASE WHEN count(*) = count({value}) THEN sum({value}) END
+        FROM headrace_usage AS u WHERE u.step = 'suite'
+        AND u.run_id = headrace_trials.run_id AND u.trial = headrace_trials.number)"""
+    return literal_column(found, Double())
+
+
+USD_OF_TRIAL = _of_trial(f"node_s * ({_RATE.format(row='u')}) / {_HOUR_S}")
+"""US dollars of the attempts at a row's trial; null if those of one are unknown."""
+
+WH_OF_TRIAL = _of_trial(_ENERGY_WH)
+"""Watt-hours of the attempts at a row's trial; null if one was not measured."""
 
 
 def _named(name: str) -> Label[str]:
