@@ -19,13 +19,7 @@ from headrace.files.atomic import write_text
 from headrace.files.layout import RunFolder
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.suite import Objective
-from headrace.runs.results import (
-    judged_by,
-    table_of,
-    trials_of,
-    write_parquet,
-    write_report,
-)
+from headrace.runs.results import judged_by, table_of, trials_of, write_parquet, write_report
 from headrace.runs.scaling import Scaling, scaling_of
 from headrace.runs.suites import sought_by
 from headrace.status.suite import find_suite

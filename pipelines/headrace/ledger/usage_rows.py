@@ -24,13 +24,7 @@ from sqlalchemy import (
 from headrace.errors import LedgerError
 from headrace.ledger.database import LedgerPart, Value, given
 from headrace.ledger.rows import LeaseRecord, RunRecord
-from headrace.ledger.usage_records import (
-    FIGURES,
-    IDLE,
-    USAGE,
-    UsageRecord,
-    UsageSum,
-)
+from headrace.ledger.usage_records import FIGURES, IDLE, USAGE, UsageRecord, UsageSum
 
 if TYPE_CHECKING:  # sums need no classes of sites
     from headrace.recipe.site import SitePrices
