@@ -92,8 +92,7 @@ def cost(  # noqa: PLR0913  options of a command
     if bill is not None:
         compare(bill, chosen, as_json=as_json)
     elif as_json or as_csv:
-        sums = open_ledger().usage_sums(cast("By", by), prices=_prices(), **chosen)
-        rows = [_for_programs(by, each) for each in sums]
+        rows = _for_programs(by, chosen)
         typer.echo(as_json_text(rows) if as_json else as_csv_text(rows, by), nl=as_json)
     else:
         _show(by, chosen, limit)
@@ -181,6 +180,10 @@ def _notes(total: UsageSum, roles: Sequence[str]) -> Iterator[str]:
         )
 
 
-def _for_programs(by: str, each: UsageSum) -> dict[str, Any]:
-    row = each._asdict()
-    return {by: row.pop("name"), **row, "wasted": wasted(each)}
+def _for_programs(by: str, chosen: dict[str, Any]) -> list[dict[str, Any]]:
+    sums = open_ledger().usage_sums(cast("By", by), prices=_prices(), **chosen)
+    figures = UsageSum._fields[1:]
+    return [
+        {by: each.name, **dict(zip(figures, each[1:], strict=True)), "wasted": wasted(each)}
+        for each in sums
+    ]

@@ -38,7 +38,7 @@ BUDGETS = {
     "headrace_airflow": 2477,
     "headrace_bench": 4831,
     "headrace_ec2": 1977,
-    "headrace_foresight": 3909,
+    "headrace_foresight": 3912,
     "headrace_pages": 1760,
     "headrace_probes": 2226,
     "headrace_queues": 802,
