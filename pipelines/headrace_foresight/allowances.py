@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import UserError
@@ -71,10 +72,6 @@ def _of_users(site: Site, amount: Callable[[Taken], float]) -> dict[str, float]:
     return found
 
 
-def _usd_of_users(site: Site) -> dict[str, float]:
-    return _of_users(site, lambda taken: taken.usd or 0.0)
-
-
 def _most_gpu_hours(role: Role) -> Most | None:
     gpus = role.batch.gpus_per_node
     amount = role.nodes * gpus * role.lifetime_s / _HOUR_S
@@ -106,7 +103,7 @@ USD = Measure(
     limit="budget of ",
     most=_most_usd,
     of_run=_usd_of_run,
-    of_users=_usd_of_users,
+    of_users=partial(_of_users, amount=lambda taken: taken.usd or 0.0),
 )
 """US dollars of machines."""
 

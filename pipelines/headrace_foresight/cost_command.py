@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
@@ -11,21 +9,23 @@ from typing import Annotated, Any, cast, get_args
 import typer
 
 from headrace.cli import arguments
-from headrace.cli.console import JsonOption, hundredths, open_console, tell, tell_json
+from headrace.cli.console import (
+    JsonOption,
+    as_csv_text,
+    as_json_text,
+    hundredths,
+    open_console,
+    tell,
+)
 from headrace.cli.listing import Listing
 from headrace.errors import LedgerError, UserError, nearest
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.usage_records import UsageSum
-from headrace.ledger.usage_rows import By, BytePrices
+from headrace.ledger.usage_rows import By
+from headrace.recipe.site import SitePrices
 from headrace.recipe.teams import known_sites, teams_of
-from headrace.runs.costs import CostLine, run_cost
-from headrace.runs.refresh_usage import (
-    first_day,
-    price_again,
-    refresh_usage,
-    unpriced,
-    wasted,
-)
+from headrace.runs.costs import run_cost
+from headrace.runs.refresh_usage import first_day, price_again, refresh_usage, unpriced, wasted
 from headrace_foresight.allowances import known_allowances
 from headrace_foresight.bill import compare
 
@@ -92,15 +92,15 @@ def cost(  # noqa: PLR0913  options of a command
     if bill is not None:
         compare(bill, chosen, as_json=as_json)
     elif as_json or as_csv:
-        sums = open_ledger().usage_sums(cast("By", by), prices=byte_prices(), **chosen)
-        _write([_for_programs(by, each) for each in sums], as_json=as_json)
+        rows = _for_programs(by, chosen)
+        typer.echo(as_json_text(rows) if as_json else as_csv_text(rows, by), nl=as_json)
     else:
         _show(by, chosen, limit)
 
 
 def _show(by: str, chosen: dict[str, Any], limit: int) -> None:
     """Print the table, what it leaves open, and this month's allowances beside costs of all."""
-    ledger, prices, run = open_ledger(), byte_prices(), chosen["run_id"]
+    ledger, prices, run = open_ledger(), _prices(), chosen["run_id"]
     sums = ledger.usage_sums(cast("By", by), limit=limit + 1, prices=prices, **chosen)
     if not sums:
         typer.echo("No costs are recorded.")
@@ -109,23 +109,17 @@ def _show(by: str, chosen: dict[str, Any], limit: int) -> None:
     open_console().print(_listed(by, sums[:limit], total, is_whole=len(sums) <= limit))
     roles = list(unpriced(**chosen)) if total.unpriced else []
     used = run_cost(run) if run else None
-    for line in (*_notes(total, roles), *(() if used is None else map(_price, used.lines))):
-        tell(line)
+    for note in _notes(total, roles):
+        tell(note)
+    for line in used.lines if used else ():
+        tell(f"Price of {f'{line.kind} {line.market}'.strip()}: {line.price}.")
     if not run:
         _tell_allowances(chosen["site_name"] or "", chosen["owner"] or "")
 
 
-def byte_prices() -> dict[str, BytePrices]:
+def _prices() -> dict[str, SitePrices]:
     """Return what sites charge for storage and transfer today."""
-    every = {name: site.prices for name, site in known_sites().items()}
-    return {
-        name: BytePrices(each.usd_per_gb_month, each.usd_per_fetched_gb)
-        for name, each in every.items()
-    }
-
-
-def _price(line: CostLine) -> str:
-    return f"Price of {' '.join(filter(None, (line.kind, line.market)))}: {line.price}."
+    return {name: site.prices for name, site in known_sites().items()}
 
 
 def _tell_allowances(site: str, user: str) -> None:
@@ -186,15 +180,10 @@ def _notes(total: UsageSum, roles: Sequence[str]) -> Iterator[str]:
         )
 
 
-def _for_programs(by: str, each: UsageSum) -> dict[str, Any]:
-    row = each._asdict()
-    return {by: row.pop("name"), **row, "wasted": wasted(each)}
-
-
-def _write(rows: Sequence[dict[str, Any]], *, as_json: bool) -> None:
-    if as_json:
-        tell_json(rows)
-    elif rows:
-        writer = csv.DictWriter(sys.stdout, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+def _for_programs(by: str, chosen: dict[str, Any]) -> list[dict[str, Any]]:
+    sums = open_ledger().usage_sums(cast("By", by), prices=_prices(), **chosen)
+    figures = UsageSum._fields[1:]
+    return [
+        {by: each.name, **dict(zip(figures, each[1:], strict=True)), "wasted": wasted(each)}
+        for each in sums
+    ]

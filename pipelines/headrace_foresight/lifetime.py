@@ -122,7 +122,6 @@ def choose(
 
     It is at least twice `too_short_s`, the limit of a previous lease in which a step made no
     progress.
-    further.
     """
     known = [part for part in parts.values() if part is not None]
     whole_s = longest_s([forecast_of(part) for part in known], LEVEL)

@@ -17,7 +17,7 @@ from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder
 from headrace.files.lines import read_last_line
 from headrace.files.sharing import open_to_read
-from headrace.ledger.database import default_url
+from headrace.ledger.database import default_url, grouped
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, RunRecord
 from headrace.recipe.fence import absolute
@@ -119,9 +119,7 @@ def earlier(recipe: Recipe, site: Site, role_name: str) -> tuple[PastAttempt, ..
     if not has_ledger():
         return ()
     rows = open_ledger().past_attempts(recipe.name, site.name, role_name, limit=_NUM_ATTEMPTS)
-    by_run: dict[str, list[AttemptRecord]] = {}
-    for row in rows:
-        by_run.setdefault(row.run_id, []).append(row)
+    by_run = grouped((row.run_id, row) for row in rows)
     found: list[PastAttempt] = []
     for run in reversed(runs_of(list(by_run)[:_NUM_RUNS])):
         with suppress(StepError):

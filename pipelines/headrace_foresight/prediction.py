@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from headrace.checkpoints.files import newest_step
 from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder
+from headrace.ledger.database import grouped
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.runs.planned_steps import PlannedStep, steps_of
@@ -174,9 +175,8 @@ def _between(steps: Sequence[PlannedStep], taken: Sequence[PastAttempt]) -> Pred
     """Return what runs with exactly these steps, each once, took besides their steps."""
     from headrace_foresight.forecast import duration_s
 
-    by_run: dict[str, list[PastAttempt]] = {}
-    for one in usual([one for one in taken if not one.is_trial], taken):
-        by_run.setdefault(one.run_id, []).append(one)
+    whole = usual([one for one in taken if not one.is_trial], taken)
+    by_run = grouped((one.run_id, one) for one in whole)
     known: list[tuple[Features, float]] = []
     for run in reversed(runs_of(list(by_run))):
         mine = by_run[run.run_id]

@@ -32,7 +32,6 @@ def rule_shares(recipe: Recipe, places: int) -> tuple[float, ...]:
 
     Simulated trials differ from the first validation on, and report alternately. The effect of a
     user's own pruner is unknown here.
-    the user's does is not known here.
 
     Args:
         recipe: Recipe of the suite.

@@ -21,7 +21,8 @@ from headrace.ledger.database import Database
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.rows import REVISION
 from headrace.ledger.trial_rows import JournalPart
-from headrace.ledger.usage_rows import By, BytePrices
+from headrace.ledger.usage_rows import By
+from headrace.recipe.site import SitePrices
 from headrace.states import FailureClass, LeaseState, StepState
 from support.ledger_rows import (
     NUM_PROCESSES,
@@ -695,10 +696,13 @@ class LedgerContract:
         assert used.usage_sums(lease_id="lease-2")[0][1:] == ann[1:]
 
     def test_bytes_have_the_prices_of_their_site(self, used: Ledger):
-        prices = {"laptop": BytePrices(0.02, None), "elsewhere": BytePrices(9.0, 9.0)}
+        prices = {
+            "laptop": SitePrices(usd_per_gb_month=0.02),
+            "elsewhere": SitePrices(usd_per_gb_month=9.0, usd_per_fetched_gb=9.0),
+        }
         (found,) = used.usage_sums(prices=prices)
         assert (found.usd_storage, found.usd_transfer) == (0.02, None)
-        (found,) = used.usage_sums(prices={"laptop": BytePrices(None, 0.1)})
+        (found,) = used.usage_sums(prices={"laptop": SitePrices(usd_per_fetched_gb=0.1)})
         assert (found.usd_storage, found.usd_transfer) == (None, pytest.approx(0.5))
 
     def test_usage_that_is_replaced_leaves_no_trace_in_the_sums(self, used: Ledger):

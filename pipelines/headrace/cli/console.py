@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import io
 import json
@@ -90,6 +91,15 @@ def as_json_text(content: object) -> str:
         return as_json_values(value) if isinstance(value, BaseModel) else asdict(value)
 
     return json.dumps(content, indent=1, default=plain)
+
+
+def as_csv_text(rows: Sequence[dict[str, Any]], first: str) -> str:
+    """Return rows as CSV with a header; without any, its first column."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [first], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def plain_table(

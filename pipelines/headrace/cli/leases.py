@@ -42,13 +42,7 @@ from headrace.recipe.site import Role
 from headrace.runs.audit import Actor
 from headrace.runs.costs import cost_of, has_price, start_split
 from headrace.states import LeaseState
-from headrace.status.lease import (
-    LeaseView,
-    find_lease,
-    lease_view,
-    leases_in_use,
-    site_leases,
-)
+from headrace.status.lease import LeaseView, find_lease, lease_view, leases_in_use, site_leases
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepSpec
 

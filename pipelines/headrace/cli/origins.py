@@ -100,13 +100,10 @@ def _tell_today(before: Origin, found: Sequence[Differing], console: Console) ->
 
 def _ways_back(before: Origin, found: Sequence[Differing]) -> Iterator[str]:
     keys = {each.key for each in found if each.part == "code"}
-    then, diff = (
-        before.made_with,
-        Path(before.folder.partition("/trials/")[0]) / "working-tree.diff",
-    )
+    then, run = before.made_with, RunFolder(Path(before.folder.partition("/trials/")[0]))
     if keys & {"commit", "uncommitted"} and then.git is not None:
-        apply = f" && git -C {then.code_folder} apply {diff}" if diff.exists() else ""
-        if CodeSnapshot.of(RunFolder(diff.parent)).digests:
+        apply = f" && git -C {then.code_folder} apply {run.diff}" if run.diff.exists() else ""
+        if CodeSnapshot.of(run).digests:
             yield "The code that the recipe names is taken from the run's own copy."
         yield f"To restore the code: git -C {then.code_folder} checkout {then.git.commit}{apply}"
     if then.left_out:

@@ -12,21 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.arguments import AnySuite
-from headrace.cli.console import JsonOption, as_json_text, open_console, plain_table
+from headrace.cli.console import JsonOption, as_csv_text, as_json_text, open_console, plain_table
 from headrace.cli.suite_view import folds_table, points_table, trials_list
 from headrace.errors import UserError
 from headrace.files.atomic import write_text
 from headrace.files.layout import RunFolder
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.suite import Objective
-from headrace.runs.results import (
-    as_csv,
-    judged_by,
-    table_of,
-    trials_of,
-    write_parquet,
-    write_report,
-)
+from headrace.runs.results import judged_by, table_of, trials_of, write_parquet, write_report
 from headrace.runs.scaling import Scaling, scaling_of
 from headrace.runs.suites import sought_by
 from headrace.status.suite import find_suite
@@ -90,7 +83,7 @@ def results(  # noqa: PLR0913  options of a command
             if parquet and output is not None:
                 write_parquet(table_of(rows, objectives), output)
             elif csv:
-                text = as_csv(table_of(rows, objectives))
+                text = as_csv_text(table_of(rows, objectives), "number")
             elif as_json:
                 found = results_of(rows, objectives)
                 text = _for_programs(rows, found, scaling_of(RunFolder(Path(record.folder)), rows))

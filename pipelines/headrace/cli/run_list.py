@@ -7,15 +7,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli.arguments import NamedRun
-from headrace.cli.console import (
-    JsonOption,
-    amount,
-    duration,
-    moment,
-    open_console,
-    tell,
-    tell_json,
-)
+from headrace.cli.console import JsonOption, amount, duration, moment, open_console, tell, tell_json
 from headrace.cli.listing import ListColumn, Listing
 from headrace.cli.words import ABANDONED, money, took_words
 from headrace.ledger.ledger import open_ledger

@@ -19,14 +19,7 @@ from rich.text import Text
 
 from headrace.batch.findings import Grade, Section
 from headrace.cli import arguments
-from headrace.cli.console import (
-    JsonOption,
-    SiteOption,
-    open_console,
-    plain_table,
-    tell,
-    tell_json,
-)
+from headrace.cli.console import JsonOption, SiteOption, open_console, plain_table, tell, tell_json
 from headrace.errors import SiteError, UserError
 from headrace.files.atomic import write_bytes, write_text
 from headrace.recipe.home import home

@@ -69,6 +69,8 @@ class Database:
             )
         self.shown = masked(url)
         self._backend = BACKENDS[name](parsed)
+        self.month = self._backend.month
+        """SQL of the month, as `2026-11`, of the column `every.day`, a day since the epoch."""
         self._readers = self._backend.engine
         self._writers = self._readers.execution_options(headrace_begin="BEGIN IMMEDIATE")
         self._snapshot = ContextVar[Session | None]("snapshot", default=None)
@@ -117,17 +119,13 @@ class Database:
         session: Session,
         table: FromClause,
         rows: Sequence[Mapping[str, Any]],
-        *,
-        adding: bool = False,
     ) -> None:
-        """Insert rows; for known keys replace the other columns, or with `adding` add to them."""
+        """Insert rows; for known keys replace the other columns."""
         if not rows:
             return
         insert = self._backend.insert(table)  # type: ignore[arg-type]  # a table, as of a record
         keys = [column for column in table.c if column.primary_key]
         new = {each.name: insert.excluded[each.name] for each in table.c if not each.primary_key}
-        if adding:
-            new = {name: table.c[name] + value for name, value in new.items()}
         session.connection().execute(
             insert.on_conflict_do_update(index_elements=keys, set_=new), rows
         )

@@ -57,6 +57,7 @@ class Sqlite:
     """A file on a local disk: WAL, one writer at a time, writers wait for each other."""
 
     insert = staticmethod(sqlite.insert)
+    month = "strftime('%Y-%m', every.day * 86400, 'unixepoch')"
 
     def __init__(self, url: URL) -> None:
         self._path = _sqlite_path(url)
@@ -124,6 +125,8 @@ class Sqlite:
 
 class Postgres:
     """A PostgreSQL server, by psycopg."""
+
+    month = "to_char(to_timestamp(every.day * 86400) AT TIME ZONE 'UTC', 'YYYY-MM')"
 
     def __init__(self, url: URL) -> None:
         from sqlalchemy.dialects.postgresql import insert  # not needed by a ledger in a file

@@ -16,10 +16,10 @@ from headrace.ledger.columns import Json, LedgerRow
 from headrace.states import EndedJob, FailureClass, LeaseState, StepState
 
 REVISION = "0009"
-"""Revision of the schema; the newest migration gives it."""
+"""Revision of the schema, raised with every change of a table."""
 
 REVISION_TABLE = "headrace_schema"
-"""Table in which the migrations store the revision."""
+"""Table with the revision."""
 
 
 class RunRecord(LedgerRow, kw_only=True):

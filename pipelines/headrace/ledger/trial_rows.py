@@ -13,7 +13,7 @@ from headrace.ledger.columns import Json, LedgerRow
 from headrace.ledger.database import LedgerPart, given
 from headrace.ledger.rows import RunRecord
 from headrace.ledger.usage_records import USAGE, UsageRecord
-from headrace.ledger.usage_rows import at_most, cost_of, energy_of
+from headrace.ledger.usage_rows import USD_OF_TRIAL, WH_OF_TRIAL, at_most
 from headrace.states import FailureClass, StepState
 
 
@@ -63,10 +63,9 @@ class TrialRecord(LedgerRow, kw_only=True):
     """Watt-hours of its attempts, summed by `trials`; null if that of one was not measured."""
 
 
-_USD = cost_of(TrialRecord.__tablename__)
 _PRICED = select(TrialRecord).options(
-    with_expression(TrialRecord.usd, _USD),
-    with_expression(TrialRecord.energy_wh, energy_of(TrialRecord.__tablename__)),
+    with_expression(TrialRecord.usd, USD_OF_TRIAL),
+    with_expression(TrialRecord.energy_wh, WH_OF_TRIAL),
 )
 
 JOURNALS = Table(
@@ -152,7 +151,7 @@ class TrialRows(LedgerPart):
         if name not in TRIAL_ORDERS:
             raise UnknownNameError(f"Trials have no order '{order}'", nearest(name, TRIAL_ORDERS))
         query = _PRICED.filter_by(**given(run_id=run_id, state=state))
-        by = _USD if name == "usd" else getattr(TrialRecord, name)
+        by = USD_OF_TRIAL if name == "usd" else getattr(TrialRecord, name)
         first = (by if name == order else by.desc()).nulls_last()
         return self._all(query.order_by(first, TrialRecord.number).limit(limit))
 

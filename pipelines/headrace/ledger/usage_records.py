@@ -109,6 +109,3 @@ class UsageSum(NamedTuple):
 
 FIGURES = UsageSum._fields[4:-2]
 """Sums that need no price."""
-
-UNKNOWN = ("usd", "energy_wh", "usd_storage", "usd_transfer")
-"""Sums that are null if unknown; elsewhere null counts as 0."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from itertools import islice
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from sqlalchemy import (
     ColumnElement,
@@ -22,39 +22,20 @@ from sqlalchemy import (
 )
 
 from headrace.errors import LedgerError
-from headrace.ledger.database import LedgerPart, Value, given, grouped
+from headrace.ledger.database import LedgerPart, Value, given
 from headrace.ledger.rows import LeaseRecord, RunRecord
-from headrace.ledger.usage_records import (
-    FIGURES,
-    IDLE,
-    UNKNOWN,
-    USAGE,
-    UsageRecord,
-    UsageSum,
-)
+from headrace.ledger.usage_records import FIGURES, IDLE, USAGE, UsageRecord, UsageSum
+
+if TYPE_CHECKING:  # sums need no classes of sites
+    from headrace.recipe.site import SitePrices
 
 By = Literal["run", "trial", "user", "site", "recipe", "role", "kind", "cause", "month"]
 
-_OF_LEASES = {
-    "run": "run_id",
-    "user": "owner",
-    "site": "site_name",
-    "recipe": "recipe_name",
-    "role": "role",
-}
-_OF_ROWS = ("kind", "cause", "trial")
+_OF_LEASES = {"run": "run_id", "user": "owner", "site": "site_name", "recipe": "recipe_name"}
+_OF_BYTES = ("usd_per_gb_month", "usd_per_fetched_gb")
 _BLOCK = 10_000
 _HOUR_S, _DAY_S = 3600.0, 86_400
 _EPOCH = date(1970, 1, 1).toordinal()
-
-
-class BytePrices(NamedTuple):
-    """US dollars per GB (10⁹ bytes); null: unknown."""
-
-    stored_month: float | None = None
-    """For a month of each GB of packed datasets."""
-    fetched: float | None = None
-    """For each GB read from an object store."""
 
 
 class UsageRows(LedgerPart):
@@ -97,7 +78,7 @@ class UsageRows(LedgerPart):
         since: str = "",
         before: str = "",
         limit: int | None = None,
-        prices: Mapping[str, BytePrices] | None = None,
+        prices: Mapping[str, SitePrices] | None = None,
         **only: str | Collection[str] | None,
     ) -> tuple[UsageSum, ...]:
         """Return sums of usage at the prices of their machines, the most expensive first.
@@ -124,28 +105,12 @@ class UsageRows(LedgerPart):
             name: [value] if isinstance(value, str) else [*value]
             for name, value in given(run_id=run_id, **only).items()
         }
-        values = {**days, **chosen, **dict.fromkeys(BytePrices._fields, prices or {})}
-        query = _query(by, chosen, values)
+        values = {**days, **chosen}
+        prices_of = {key: _price(key, prices or {}, values) for key in _OF_BYTES}
+        query = _query(by, chosen, month=self._database.month, **prices_of)
         with self._database.read() as session:
-            sums = [_sum_of(*row) for row in session.execute(query, values)]
-        return tuple(_by_month(sums) if by == "month" else sums)[:limit]
-
-
-def cost_of(trials: str) -> ColumnElement[float | None]:
-    """Return US dollars of the attempts at a row's trial; null if those of one are unknown."""
-    return _of_trial(trials, f"node_s * ({_RATE.format(row='u')}) / {_HOUR_S}")
-
-
-def energy_of(trials: str) -> ColumnElement[float | None]:
-    """Return watt-hours of the attempts at a row's trial; null if one was not measured."""
-    return _of_trial(trials, _ENERGY_WH)
-
-
-def _of_trial(trials: str, value: str) -> ColumnElement[float | None]:
-    found = f"""(SELECT CASE WHEN count(*) = count({value}) THEN sum({value}) END
-        FROM headrace_usage AS u
-        WHERE u.run_id = {trials}.run_id AND u.step = 'suite' AND u.trial = {trials}.number)"""
-    return literal_column(found, Double())
+            rows = session.execute(query, values)
+            return tuple(UsageSum(str(name), *sums) for name, *sums in rows)[:limit]
 
 
 def at_most(values: Iterable[Value], number: int = 200) -> Iterator[tuple[Value, ...]]:
@@ -163,6 +128,20 @@ _RATE = f"""CASE {{row}}.machine_id
         {_OF_ALL})
     ELSE (SELECT usd_per_hour {_OF_ALL} AND m.machine_id = {{row}}.machine_id) END"""
 """US dollars per hour of a row's machine, or the mean of its lease's; null if one is unknown."""
+
+
+def _of_trial(value: str) -> ColumnElement[float | None]:
+    found = f"""(SELECT CASE WHEN count(*) = count({value}) THEN sum({value}) END
+        FROM headrace_usage AS u WHERE u.step = 'suite'
+        AND u.run_id = headrace_trials.run_id AND u.trial = headrace_trials.number)"""
+    return literal_column(found, Double())
+
+
+USD_OF_TRIAL = _of_trial(f"node_s * ({_RATE.format(row='u')}) / {_HOUR_S}")
+"""US dollars of the attempts at a row's trial; null if those of one are unknown."""
+
+WH_OF_TRIAL = _of_trial(_ENERGY_WH)
+"""Watt-hours of the attempts at a row's trial; null if one was not measured."""
 
 
 def _named(name: str) -> Label[str]:
@@ -234,8 +213,14 @@ _SUMS = f"""WITH leases AS (
 )
 SELECT {{name}} AS name, CAST(sum(attempts) AS BIGINT), CAST(sum(unpriced) AS BIGINT),
     sum(paid) / {_HOUR_S} AS usd,
-    {", ".join(f"CAST(sum({name}) AS DOUBLE PRECISION)" for name in FIGURES)},
-    sum(stored_bytes * {{stored_month}}) / 1e9, sum(fetched_bytes * {{fetched}}) / 1e9
+    {
+    ", ".join(
+        f"CAST(coalesce(sum({name}), {'NULL' if name == 'energy_wh' else 0}) AS DOUBLE PRECISION)"
+        for name in FIGURES
+    )
+},
+    sum(stored_bytes * {{usd_per_gb_month}}) / 1e9,
+    sum(fetched_bytes * {{usd_per_fetched_gb}}) / 1e9
 FROM every JOIN leases ON leases.lease_id = every.lease_id
 WHERE every.day >= :since AND every.day < :before
 GROUP BY 1 ORDER BY usd DESC NULLS LAST, name
@@ -246,60 +231,33 @@ All of an attempt without success is failure. Idle time of others is what they r
 """
 
 
-def _query(by: By | None, only: Mapping[str, Any], values: dict[str, Any]) -> TextClause:
-    """Return the query of sums; `values` are its parameters."""
-    name = "''" if by is None else f"leases.{_OF_LEASES[by]}" if by in _OF_LEASES else f"every.{by}"
-    parts = {"kind": "''", "cause": "''", "trial": "0"} | ({by: by} if by in _OF_ROWS else {})
+def _query(by: By | None, only: Mapping[str, Any], *, month: str, **prices: str) -> TextClause:
+    """Return the query of sums."""
+    parts = {"kind": "''", "cause": "''", "trial": "0"}
+    name = {"month": month, None: "''"}.get(by) or _OF_LEASES.get(by or "", by)
     query = text(
         _SUMS.format(
-            **parts,
-            name="every.day" if by == "month" else name,
+            **{key: key if key == by else constant for key, constant in parts.items()},
+            name=name,
             chosen="".join(f" AND l.{key} IN :{key}" for key in only),
             of_run="u.run_id IN :run_id" if "run_id" in only else "1 = 1",
-            **{key: _price(key, values) for key in BytePrices._fields},
+            **prices,
         )
     )
     return query.bindparams(*(bindparam(key, expanding=True, type_=Text()) for key in only))
 
 
-def _price(key: str, values: dict[str, Any]) -> str:
-    """Return US dollars of a GB by the site of a lease, null elsewhere."""
-    prices: Mapping[str, BytePrices] = values.pop(key)
+def _price(key: str, prices: Mapping[str, SitePrices], values: dict[str, Any]) -> str:
+    """Return US dollars of a GB by the site of a lease, null elsewhere; add them to `values`."""
     known = {site: usd for site, each in prices.items() if (usd := getattr(each, key)) is not None}
     values |= {f"{key}_site_{k}": site for k, site in enumerate(known)}
     values |= {f"{key}_usd_{k}": usd for k, usd in enumerate(known.values())}
-    cases = (f"WHEN :{key}_site_{k} THEN :{key}_usd_{k}" for k in range(len(known)))
-    return (
-        f"CAST(CASE leases.site_name {' '.join(cases)} END AS DOUBLE PRECISION)"
-        if known
-        else "NULL"
-    )
+    cases = " ".join(f"WHEN :{key}_site_{k} THEN :{key}_usd_{k}" for k in range(len(known)))
+    priced = f"CASE leases.site_name {cases} END" if known else "NULL"
+    return f"CAST({priced} AS DOUBLE PRECISION)"
 
 
 def _day(since: str) -> int:
     """Return the number of a day since the epoch; 0 for an empty text."""
     whole = f"{since}-01" if len(since) == len("2026-11") else since
     return date.fromisoformat(whole).toordinal() - _EPOCH if since else 0
-
-
-def _sum_of(name: Any, *sums: Any) -> UsageSum:
-    found = UsageSum(str(name), *sums)
-    nulls = {key for key, value in found._asdict().items() if value is None}
-    known: dict[str, Any] = dict.fromkeys(nulls.difference(UNKNOWN), 0.0)
-    return found._replace(**known)
-
-
-def _by_month(days: Sequence[UsageSum]) -> list[UsageSum]:
-    """Add up sums of days by month, the most expensive first."""
-    months = grouped(
-        (date.fromordinal(int(each.name) + _EPOCH).strftime("%Y-%m"), each[1:]) for each in days
-    )
-    found = [
-        UsageSum(month, *map(_added, zip(*some, strict=True))) for month, some in months.items()
-    ]
-    return sorted(found, key=lambda each: (each.usd is None, -(each.usd or 0.0), each.name))
-
-
-def _added(values: Iterable[Any]) -> Any:
-    known = [each for each in values if each is not None]
-    return sum(known) if known else None

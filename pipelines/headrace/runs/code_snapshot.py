@@ -24,7 +24,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.recipe.targets import FRAMEWORKS, allowed_path, uses_of
 from headrace.record import Record
-from headrace.runs.code_state import git_output
+from headrace.runs.code_state import NEW_FILES, git_output
 from headrace.runs.runs import Run
 
 MAX_FILE_BYTES, MAX_BYTES, MAX_FILES = 2**20, 64 * 2**20, 2_000
@@ -37,9 +37,9 @@ _SUFFIXES = (
     ".yml", ".json", ".toml", ".cfg", ".ini",
 )  # fmt: skip
 """Files that are copied from a folder without git."""
+_NO_CODE = ("node_modules", "__pycache__")
 _MARK = '"editable":true'
 """Source: https://packaging.python.org/en/latest/specifications/direct-url/"""
-_OF_USER = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
 
 
 class CodeTree(Record):
@@ -187,7 +187,7 @@ def _top(place: Path) -> Path:
     """Return the folder whose copy holds a place: a repository, a run's copy, or the one above."""
     if (copy := _copy_with(place)) is not None:
         return copy
-    if git_output(place, *_OF_USER):
+    if git_output(place, *NEW_FILES, "--cached"):
         return Path(os.fsdecode(git_output(place, "rev-parse", "--show-toplevel") or b"").strip())
     try:
         return place.parent if len(os.listdir(place.parent)) < _MAX_ENTRIES else place
@@ -220,7 +220,7 @@ def _copied(tree: CodeTree) -> CodeTree:
 def _files(top: Path, places: tuple[str, ...]) -> set[Path]:
     """Return the files of the user in a tree, relative to it."""
     is_copy = _copy_with(top / "any") is not None
-    if not is_copy and (names := git_output(top, *_OF_USER)):
+    if not is_copy and (names := git_output(top, *NEW_FILES, "--cached")):
         listed = {Path(os.fsdecode(each)) for each in names.split(b"\0") if each}
         if len(listed) > _MAX_WHOLE:
             listed = {each for each in listed if any(each.is_relative_to(x) for x in places)}
@@ -231,15 +231,11 @@ def _files(top: Path, places: tuple[str, ...]) -> set[Path]:
             num_seen += len(files) + len(folders)
             if num_seen > _MAX_ENTRIES:
                 raise OSError(f"it has more than {_MAX_ENTRIES:,} entries: name a smaller folder")
-            folders[:] = [x for x in folders if x[0] != "." and not _is_environment(at, x)]
+            code = (x for x in folders if x[0] != "." and x not in _NO_CODE)
+            folders[:] = [x for x in code if not Path(at, x, "pyvenv.cfg").exists()]
             each = (Path(at, name) for name in files if is_copy or name.endswith(_SUFFIXES))
             found |= {x.relative_to(top) for x in each if x.is_file() and not x.is_symlink()}
     return found
-
-
-def _is_environment(*parts: str) -> bool:
-    folder = Path(*parts)
-    return folder.name in ("node_modules", "__pycache__") or (folder / "pyvenv.cfg").exists()
 
 
 def _mirror(top: Path, target: Path, kept: Mapping[Path, int]) -> str:

@@ -27,6 +27,9 @@ UNKNOWN = "not known"
 MAX_DIFF_BYTES = 4 * 2**20
 """Most bytes of uncommitted changes that are kept; of further files only the names."""
 
+NEW_FILES = ("ls-files", "--others", "--exclude-standard", "-z")
+"""Arguments of git that list files which are neither committed nor ignored."""
+
 _MAX_NEW_BYTES = 256 * 2**10
 _TIMEOUT_S = 20
 _FILE = b"\ndiff --git "
@@ -75,9 +78,7 @@ def code_state(
     if len(lines) < 2:
         return state, None
     top, index, *commit = lines
-    new = (
-        git_output(Path(top), "ls-files", "--others", "--exclude-standard", "-z") or b""
-    ).decode()
+    new = (git_output(Path(top), *NEW_FILES) or b"").decode()
     names = [name for name in new.split("\0") if name and not name.endswith("/")]
     small = [name for name in names if _size(Path(top, name)) <= _MAX_NEW_BYTES]
     with _index_with(Path(top), folder / index, small) as environment:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,16 +76,6 @@ def table_of(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) -> li
         }
         for row in rows
     ]
-
-
-def as_csv(table: Sequence[dict[str, Any]]) -> str:
-    """Return a table as CSV with a header."""
-    text = io.StringIO()
-    names = list(table[0]) if table else ["number"]
-    writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(table)
-    return text.getvalue()
 
 
 def write_parquet(table: Sequence[dict[str, Any]], file: Path) -> None:

@@ -29,12 +29,6 @@ logger = logging.getLogger(__name__)
 _OF_TRIALS = "suite"
 """Kind of the step whose trials use its machines."""
 
-_TRIAL = "trial"
-"""Kind of the rows of trials."""
-
-_STAGING = "stage"
-"""Kind of the step that only stages."""
-
 
 def note_usage(*run_ids: str) -> None:
     """Record the usage of the steps of runs so far.
@@ -102,7 +96,7 @@ class LeaseMachines:
             step=_OF_TRIALS,
             trial=ended.number,
             attempt=ended.attempt,
-            kind=_TRIAL,
+            kind="trial",
             created_at=asked_at or began,
             cause=(ended.failure_class or ended.state).value,
             started_at=began,
@@ -149,7 +143,7 @@ class LeaseMachines:
             first = sorted(self.machines, key=lambda each: (each.started_at, each.created_at))[:1]
             until = began if row.kind == _OF_TRIALS else row.until
             found |= waits(first, row.created_at, began, until)
-            if row.kind == _STAGING:
+            if row.kind == "stage":
                 found["staging_s"] = max(row.until - began, 0.0)
         return row.model_copy(update=found)
 

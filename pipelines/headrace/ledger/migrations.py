@@ -1,4 +1,4 @@
-"""Migrations of the ledger: bring its schema to the revision that this release uses.
+"""Migration of the ledger's schema to that of this release.
 
 Kept apart from the rest because Alembic takes a while to import and is needed only once.
 """
@@ -8,21 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import compress
 from operator import not_
-from pathlib import Path
 from typing import Any
 
-from alembic import command
 from alembic.autogenerate import produce_migrations
-from alembic.config import Config
 from alembic.operations import Operations, ops
 from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, DefaultClause, text
 
 from headrace.ledger.columns import LedgerRow
-from headrace.ledger.rows import REVISION_TABLE
-
-_FOLDER = Path(__file__).parent
+from headrace.ledger.rows import REVISION, REVISION_TABLE
 
 _KEPT = """
 UPDATE headrace_leases SET owner = coalesce((SELECT max(owner) FROM headrace_usage
@@ -35,43 +29,36 @@ UPDATE headrace_usage SET machine_id = node WHERE kind = 'trial' AND EXISTS (
 """
 """What columns held that revision 0009 drops."""
 
+_STAMP = f"""
+CREATE TABLE IF NOT EXISTS {REVISION_TABLE} (version_num VARCHAR(32) NOT NULL PRIMARY KEY);
+DELETE FROM {REVISION_TABLE};
+INSERT INTO {REVISION_TABLE} VALUES ('{REVISION}')
+"""
+
 
 def upgrade(connection: Connection) -> None:
-    """Bring a ledger to this release's revision, inside the connection's transaction.
+    """Give a ledger of any release the tables of this one, inside the connection's transaction.
 
-    From a revision that has a file in `versions` on, the files' migrations are run. A new ledger,
-    and one of before these files, gets what its tables lack of the rows' classes.
+    What changes is the difference between its tables and the rows' classes.
     """
-    config = _config()
-    config.attributes["connection"] = connection
     context = MigrationContext.configure(
         connection, opts={"version_table": REVISION_TABLE, "include_name": _is_of_headrace}
     )
-    if context.get_current_revision() in revisions():
-        command.upgrade(config, "head")
-        return
     operations = Operations(context)
     changes = list(_single(produce_migrations(context, LedgerRow.metadata).upgrade_ops))
     is_gone = [isinstance(each, ops.DropColumnOp | ops.DropTableOp) for each in changes]
     for each in compress(changes, map(not_, is_gone)):
         operations.invoke(each)
     if any(getattr(each, "column_name", "") == "usd_idle" for each in changes):
-        keep_rows(connection)
+        _execute(connection, _KEPT)
     for each in compress(changes, is_gone):
         operations.invoke(each)
-    command.stamp(config, "head", purge=True)
+    _execute(connection, _STAMP)
 
 
-def keep_rows(connection: Connection) -> None:
-    """Copy what is still needed from columns that revision 0009 drops."""
-    for statement in _KEPT.split(";"):
+def _execute(connection: Connection, statements: str) -> None:
+    for statement in statements.split(";"):
         connection.execute(text(statement))
-
-
-def revisions() -> tuple[str, ...]:
-    """Return the revisions that this release can migrate from, newest first."""
-    script = ScriptDirectory.from_config(_config())
-    return tuple(revision.revision for revision in script.walk_revisions())
 
 
 def _single(operation: Any) -> Iterator[ops.MigrateOperation]:
@@ -90,10 +77,3 @@ def _single(operation: Any) -> Iterator[ops.MigrateOperation]:
 def _is_of_headrace(name: str | None, kind: str, _parents: Any) -> bool:
     """Whether a table is of the ledger: others may lie in the same database."""
     return kind != "table" or (name or "").startswith("headrace_")
-
-
-def _config() -> Config:
-    config = Config()
-    config.set_main_option("script_location", str(_FOLDER).replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
-    return config
