@@ -106,8 +106,7 @@ def _read(file: Path) -> pa.Table:
     try:
         report = dataset.dataset(file, format="parquet" if ".parquet" in file.name else as_csv)
         names = [name for name in _SERVICES if name in report.schema.names]
-        missing = {_COST, _BEGIN, _TAGS, *_SERVICES[: not names]}.difference(report.schema.names)
-        if missing:
+        if missing := {_COST, _BEGIN, _TAGS, *_SERVICES[: not names]} - {*report.schema.names}:
             raise UserError(
                 f"{file} lacks the columns {', '.join(sorted(missing))}",
                 "Give a Cost and Usage Report 2.0 (AWS Data Exports), as CSV or Parquet.",

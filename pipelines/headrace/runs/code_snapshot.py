@@ -15,7 +15,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import UserError, warn_once
+from headrace.errors import UserError, warn_once, words_of
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import RunFolder
 from headrace.recipe.difference import Change
@@ -185,8 +185,7 @@ def _copied(tree: CodeTree) -> CodeTree:
         files = _files(top, tree.places, homes)
         sizes = {each: (top / each).stat().st_size for each in files if (top / each).is_file()}
         kept = {each: size for each, size in sizes.items() if size <= MAX_FILE_BYTES}
-        large = (os.fsencode(each).decode(errors="replace") for each in files - kept.keys())
-        not_copied = tuple(sorted(large))
+        not_copied = tuple(sorted(words_of(str(each)) for each in files - kept.keys()))
         num_bytes = sum(kept.values())
         if len(kept) > MAX_FILES or num_bytes > MAX_BYTES:
             most = f"more than {MAX_FILES:,} files or {MAX_BYTES / 2**20:.0f} MiB"

@@ -34,10 +34,7 @@ class Trace(Record):
 
 
 def traces_of(run: RunFolder) -> tuple[Trace, ...]:
-    """Return profiles and traces in a run's folder, and three levels deep in those of its code.
-
-    Links to folders are not followed; names with control characters or not in UTF-8 are left out.
-    """
+    """Return profiles and traces in a run's folder, and three levels deep in those of its code."""
     places = ((run.path, 1), (run.work, 3), (run.tensorboard, 3))
     return tuple(
         Trace(path=str(file), opened_by=how.format(shlex.quote(str(file))))
