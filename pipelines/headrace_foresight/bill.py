@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _COST, _BEGIN, _TAGS = ("line_item_unblended_cost", "line_item_usage_start_date", "resource_tags")
 _SERVICES = ("product_servicecode", "line_item_product_code")
-_CURRENCY = "line_item_currency_code"
 _OURS = '"(user[:_])?headrace[:_]|"(user[:_])?[Nn]ame" *: *"headrace-'
 """Tags of instances and volumes, as `{"user_Name": "headrace-…", "user_headrace_owner": "…"}`."""
 
@@ -100,9 +99,8 @@ def _read(file: Path) -> pa.Table:
     import pyarrow.compute as pc
     from pyarrow import csv, dataset
 
-    texts = dict.fromkeys((_BEGIN, _TAGS, _CURRENCY, *_SERVICES), pa.string())
-    options = csv.ConvertOptions(column_types=texts | {_COST: pa.float64()})
-    as_csv = dataset.CsvFileFormat(convert_options=options)
+    texts = dict.fromkeys((_BEGIN, _TAGS, *_SERVICES), pa.string()) | {_COST: pa.float64()}
+    as_csv = dataset.CsvFileFormat(convert_options=csv.ConvertOptions(column_types=texts))
     try:
         report = dataset.dataset(file, format="parquet" if ".parquet" in file.name else as_csv)
         names = [name for name in _SERVICES if name in report.schema.names]
@@ -111,12 +109,11 @@ def _read(file: Path) -> pa.Table:
                 f"{file} lacks the columns {', '.join(sorted(missing))}",
                 "Give a Cost and Usage Report 2.0 (AWS Data Exports), as CSV or Parquet.",
             )
-        known = [_CURRENCY] if _CURRENCY in report.schema.names else []
+        known = {"line_item_currency_code"}.intersection(report.schema.names)
         table = report.to_table(columns=[_COST, _BEGIN, _TAGS, *names, *known])
     except (OSError, pa.ArrowInvalid) as error:
         raise UserError(f"{file} cannot be read: {error}", "Give CSV or Parquet.") from error
-    found = {x for name in known for x in table[name].unique().to_pylist()}
-    if others := found - {"USD", "", None}:
+    if others := {x for n in known for x in table[n].unique().to_pylist()} - {"USD", "", None}:
         raise UserError(f"{file} has costs in {', '.join(sorted(others))}", "Give a report in USD.")
     service = pc.coalesce(*(table[name].cast("string") for name in names), "unknown")
     return table.append_column("service", service).append_column("usd", table[_COST].cast("double"))

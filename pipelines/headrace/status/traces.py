@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Iterator
 from fnmatch import fnmatch
-from itertools import chain, islice, starmap
+from itertools import chain, islice
 from pathlib import Path
 
 from headrace.files.layout import RunFolder
@@ -35,10 +35,10 @@ class Trace(Record):
 
 def traces_of(run: RunFolder) -> tuple[Trace, ...]:
     """Return profiles and traces in a run's folder, and three levels deep in those of its code."""
-    places = ((run.path, 1), (run.work, 3), (run.tensorboard, 3))
+    files = chain(_files(run.path, 1), _files(run.work, 3), _files(run.tensorboard, 3))
     return tuple(
         Trace(path=str(file), opened_by=how.format(shlex.quote(str(file))))
-        for file in sorted(islice(chain.from_iterable(starmap(_files, places)), _MOST_FILES))
+        for file in sorted(islice(files, _MOST_FILES))
         for pattern, how in _OPENED_BY.items()
         if fnmatch(file.name, pattern) and str(file).isprintable() and file.is_file()
     )

@@ -195,8 +195,7 @@ def test_links_inside_the_code_lead_into_the_copy(project: Path) -> None:
 def test_repositories_inside_a_repository_are_named(
     project: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    if not (project / ".git").exists():
-        pytest.skip("a folder without git has only folders")
+    _git(project, "init", "-q", ".")
     put(project / "inner" / "n.py", "")
     _git(project, "init", "-q", "inner")
     assert tree_of(run_of(project)).not_copied == ("inner",)
