@@ -104,14 +104,17 @@ def _read(file: Path) -> pa.Table:
     try:
         report = dataset.dataset(file, format="parquet" if ".parquet" in file.name else as_csv)
         names = [name for name in _SERVICES if name in report.schema.names]
-        if missing := {_COST, _BEGIN, _TAGS}.difference(report.schema.names):
+        if missing := {_COST, _BEGIN, _TAGS, *_SERVICES[: not names]} - {*report.schema.names}:
             raise UserError(
                 f"{file} lacks the columns {', '.join(sorted(missing))}",
                 "Give a Cost and Usage Report 2.0 (AWS Data Exports), as CSV or Parquet.",
             )
-        table = report.to_table(columns=[_COST, _BEGIN, _TAGS, *names])
+        known = {"line_item_currency_code"}.intersection(report.schema.names)
+        table = report.to_table(columns=[_COST, _BEGIN, _TAGS, *names, *known])
     except (OSError, pa.ArrowInvalid) as error:
         raise UserError(f"{file} cannot be read: {error}", "Give CSV or Parquet.") from error
+    if others := {x for n in known for x in table[n].unique().to_pylist()} - {"USD", "", None}:
+        raise UserError(f"{file} has costs in {', '.join(sorted(others))}", "Give a report in USD.")
     service = pc.coalesce(*(table[name].cast("string") for name in names), "unknown")
     return table.append_column("service", service).append_column("usd", table[_COST].cast("double"))
 

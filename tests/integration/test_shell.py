@@ -106,6 +106,12 @@ def servers(variable: str, value: str) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.parametrize("place", [("gone",), ("--site", "gone")])
+def test_a_notebook_with_a_command_is_refused_before_a_lease(place: tuple[str, ...]) -> None:
+    with pytest.raises(UserError, match="--notebook starts Jupyter, not 'ls'"):
+        headrace("shell", "--notebook", *place, "--", "ls")
+
+
 def test_a_notebook_in_a_runs_lease_ends_with_its_client_and_leaves_the_lease_open(
     headrace_home: Path, no_leftover_processes: None
 ) -> None:
@@ -125,8 +131,6 @@ def test_a_notebook_in_a_runs_lease_ends_with_its_client_and_leaves_the_lease_op
             assert client.wait(START_TIMEOUT_S) == 0
             wait_until(lambda: not server.is_running(), START_TIMEOUT_S, "the server to end")
         assert LeaseFiles.read(folder).state(20) is LeaseState.READY
-        with pytest.raises(UserError, match="--notebook starts Jupyter, not 'ls'"):
-            headrace("shell", "--notebook", run.run_id, "--", "ls")
         with notebook(run.run_id) as (client, _):
             run_leases.release(run, "gpu", "the test has ended")
             assert client.wait(START_TIMEOUT_S) != 0

@@ -55,6 +55,8 @@ def shell(
         headrace shell RUN --notebook
     """
     given = list(words or ())
+    if notebook and (words := given[site is None :]):
+        raise UserError(f"--notebook starts Jupyter, not '{words[0]}'", "Leave one out.")
     with ExitStack() as stack:
         ends = (signal.SIGTERM, signal.SIGHUP)
         stack.enter_context(with_handler(signal.default_int_handler, *ends))
@@ -67,8 +69,6 @@ def shell(
             folder = lease_of(run)
         else:
             raise UserError("Name a run, or a site", "headrace shell RUN, headrace shell --site S")
-        if notebook and given:
-            raise UserError(f"--notebook starts Jupyter, not '{given[0]}'", "Leave one out.")
         if notebook:  # Dask takes half a second to load
             module = importlib.import_module("headrace.clusters.notebook")
             with suppress(KeyboardInterrupt):

@@ -15,7 +15,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import UserError, warn_once
+from headrace.errors import UserError, warn_once, words_of
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import RunFolder
 from headrace.recipe.difference import Change
@@ -52,7 +52,7 @@ class CodeTree(Record):
     digest: str = ""
     """Hash of names and contents of the copied files; empty if nothing is copied."""
     not_copied: tuple[str, ...] = ()
-    """Large files, or the reason why nothing is copied."""
+    """Large files and inner repositories, or the reason why nothing is copied."""
 
 
 class CodeSnapshot(Record):
@@ -199,9 +199,11 @@ def _copied(tree: CodeTree) -> CodeTree:
     """Copy the files of a tree; return it with its hash. A warning names what is not copied."""
     top, digest = Path(tree.source), ""
     try:
-        sizes = {each: (top / each).stat().st_size for each in _files(top, tree.places)}
+        homes = {x for x in Path(tree.target).resolve().parents[3:5] if not top.is_relative_to(x)}
+        files = _files(top, tree.places, homes)
+        sizes = {each: (top / each).stat().st_size for each in files if (top / each).is_file()}
         kept = {each: size for each, size in sizes.items() if size <= MAX_FILE_BYTES}
-        not_copied = tuple(sorted(map(str, sizes.keys() - kept)))
+        not_copied = tuple(sorted(words_of(str(each)) for each in files - kept.keys()))
         num_bytes = sum(kept.values())
         if len(kept) > MAX_FILES or num_bytes > MAX_BYTES:
             most = f"more than {MAX_FILES:,} files or {MAX_BYTES / 2**20:.0f} MiB"
@@ -210,6 +212,7 @@ def _copied(tree: CodeTree) -> CodeTree:
             digest = _mirror(top, Path(tree.target), kept)
     except OSError as error:
         not_copied = (f"all of it: {error}",)
+        shutil.rmtree(tree.target, ignore_errors=True)
     if not_copied:
         more = f" and {len(not_copied) - _NAMED} more" if not_copied[_NAMED:] else ""
         listed = f"{', '.join(not_copied[:_NAMED])}{more}"
@@ -217,14 +220,15 @@ def _copied(tree: CodeTree) -> CodeTree:
     return tree.model_copy(update={"digest": digest, "not_copied": not_copied})
 
 
-def _files(top: Path, places: tuple[str, ...]) -> set[Path]:
-    """Return the files of the user in a tree, relative to it."""
+def _files(top: Path, places: tuple[str, ...], homes: set[Path]) -> set[Path]:
+    """Return the user's files and inner repositories in a tree, relative to it; none of `homes`."""
     is_copy = _copy_with(top / "any") is not None
     if not is_copy and (names := git_output(top, *NEW_FILES, "--cached")):
         listed = {Path(os.fsdecode(each)) for each in names.split(b"\0") if each}
+        listed = {x for x in listed if (top / x).exists() and homes.isdisjoint((top / x).parents)}
         if len(listed) > _MAX_WHOLE:
             listed = {each for each in listed if any(each.is_relative_to(x) for x in places)}
-        return {each for each in listed if (top / each).is_file()}
+        return {x for x in listed if not ((top / x).is_symlink() and (top / x).is_dir())}
     found, num_seen = set[Path](), 0
     for place in ("",) if is_copy else places:
         for at, folders, files in os.walk(top / place):
@@ -232,7 +236,8 @@ def _files(top: Path, places: tuple[str, ...]) -> set[Path]:
             if num_seen > _MAX_ENTRIES:
                 raise OSError(f"it has more than {_MAX_ENTRIES:,} entries: name a smaller folder")
             code = (x for x in folders if x[0] != "." and x not in _NO_CODE)
-            folders[:] = [x for x in code if not Path(at, x, "pyvenv.cfg").exists()]
+            code = (x for x in code if not Path(at, x, "pyvenv.cfg").exists())
+            folders[:] = [x for x in code if Path(at, x) not in homes]
             each = (Path(at, name) for name in files if is_copy or name.endswith(_SUFFIXES))
             found |= {x.relative_to(top) for x in each if x.is_file() and not x.is_symlink()}
     return found
@@ -254,5 +259,8 @@ def _mirror(top: Path, target: Path, kept: Mapping[Path, int]) -> str:
                     new.chmod(new.stat().st_mode | 0o110)
                 content.update(f"{each}\0{len(data)}\0".encode(errors="surrogateescape") + data)
             elif each not in folders and name != "__pycache__":
-                new.symlink_to(os.path.realpath(top / each))
+                real = Path(os.path.realpath(top / each))
+                inner = real.relative_to(top) if real.is_relative_to(top) else each
+                is_copied = inner in folders or inner in kept
+                new.symlink_to(os.path.relpath(inner, folder) if is_copied else real)
     return content.hexdigest()[:12]

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace.errors import words_of
 from headrace.record import Record
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def code_state(
     if len(lines) < 2:
         return state, None
     top, index, *commit = lines
-    new = (git_output(Path(top), *NEW_FILES) or b"").decode()
+    new = os.fsdecode(git_output(Path(top), *NEW_FILES) or b"")
     names = [name for name in new.split("\0") if name and not name.endswith("/")]
     small = [name for name in names if _size(Path(top, name)) <= _MAX_NEW_BYTES]
     with _index_with(Path(top), folder / index, small) as environment:
@@ -90,7 +91,7 @@ def code_state(
         diff, cut = _cut(whole, max_bytes)
         left_out += cut
     git = Commit(commit=commit[0], dirty=bool(new) or whole != b"") if commit else None
-    state = state.model_copy(update={"git": git, "left_out": tuple(left_out)})
+    state = state.model_copy(update={"git": git, "left_out": tuple(map(words_of, left_out))})
     return state, diff if whole or left_out else None
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from itertools import chain, islice
+from pathlib import Path
 
 from headrace.files.layout import RunFolder
 from headrace.record import Record
@@ -32,11 +35,17 @@ class Trace(Record):
 
 def traces_of(run: RunFolder) -> tuple[Trace, ...]:
     """Return profiles and traces in a run's folder, and three levels deep in those of its code."""
-    places = ("*", *(f"{each.name}{depth}" for each in (run.work, run.tensorboard)
-                     for depth in ("/*", "/*/*", "/*/*/*")))  # fmt: skip
+    files = chain(_files(run.path, 1), _files(run.work, 3), _files(run.tensorboard, 3))
     return tuple(
         Trace(path=str(file), opened_by=how.format(shlex.quote(str(file))))
-        for file in sorted(islice(chain.from_iterable(map(run.path.glob, places)), _MOST_FILES))
+        for file in sorted(islice(files, _MOST_FILES))
         for pattern, how in _OPENED_BY.items()
-        if fnmatch(file.name, pattern)
+        if fnmatch(file.name, pattern) and str(file).isprintable() and file.is_file()
     )
+
+
+def _files(top: Path, levels: int) -> Iterator[Path]:
+    for at, folders, names in os.walk(top):
+        if len(Path(at).relative_to(top).parts) + 1 >= levels:
+            folders.clear()
+        yield from (Path(at, name) for name in names)

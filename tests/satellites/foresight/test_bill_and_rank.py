@@ -82,9 +82,11 @@ def test_a_bill_is_added_up_by_service_beside_what_is_counted(
 
 @pytest.mark.usefixtures("headrace_home")
 def test_what_is_no_report_is_refused_with_what_it_lacks(tmp_path: Path):
+    required = "line_item_usage_start_date,line_item_unblended_cost,resource_tags"
     for name, content, message in (
         ("a.csv", "a,b\n1,2\n", "lacks the columns line_item_unblended_cost"),
         ("b.parquet", "a,b\n1,2\n", "cannot be read"),
+        ("c.csv", f"{required}\n2026-11-01,1,x\n", "lacks the columns product_servicecode"),
         ("missing.csv", None, "cannot be read"),
     ):
         if content is not None:
@@ -93,6 +95,22 @@ def test_what_is_no_report_is_refused_with_what_it_lacks(tmp_path: Path):
             headrace("cost", "--bill", str(tmp_path / name))
     with pytest.raises(UserError, match="none with a tag of headrace"):
         headrace("cost", "--bill", str(_csv(tmp_path)), "--since", "2026-12")
+
+
+@pytest.mark.usefixtures("headrace_home")
+def test_a_bill_in_another_currency_is_refused(tmp_path: Path):
+    file = tmp_path / "cny.csv"
+    header = (
+        "line_item_usage_start_date,line_item_unblended_cost,product_servicecode,resource_tags,"
+    )
+    tags = json.dumps(_OURS).replace('"', '""')
+    for currency in ("USD", "CNY"):
+        line = f'2026-11-01T00:00:00.000Z,1.5,AmazonEC2,"{tags}",{currency}'
+        file.write_text(f"{header}line_item_currency_code\n{line}\n")
+        if currency == "USD":
+            assert headrace("cost", "--bill", str(file)).exit_code == 0
+    with pytest.raises(UserError, match="has costs in CNY"):
+        headrace("cost", "--bill", str(file))
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 from pathlib import Path
 
@@ -169,3 +170,61 @@ def test_editable_packages_are_named(
     put(tmp_path / "project" / "scripts" / "train.py", "")
     run_of(tmp_path / "project")
     assert "Installed as editable, so that later edits reach the run: lab" in caplog.text
+
+
+def _git(folder: Path, *words: str) -> None:
+    subprocess.run(["git", "-C", str(folder), *words], check=True)
+
+
+def test_links_inside_the_code_lead_into_the_copy(project: Path) -> None:
+    """As `lab -> src/lab` does, or one configuration under two names."""
+    (project / "scripts" / "lab").symlink_to("src/lab")
+    (project / "scripts" / "alias.py").symlink_to("helper.py")
+    put(project / "scripts" / "src" / "lab" / "__init__.py", "V = 1\n")
+    run = run_of(project, owner=ended_owner())
+    folder = Path(run.recipe.train.script or "").parent
+    put(project / "scripts" / "src" / "lab" / "__init__.py", "V = 2\n")
+    put(project / "scripts" / "helper.py", "V = 2\n")
+    for name in ("lab/__init__.py", "alias.py"):
+        assert (folder / name).read_text() == "V = 1\n"
+    take_over_changed(run.run_id, process_owner(), (), "", new_code=True)
+    for name in ("lab/__init__.py", "alias.py"):
+        assert (folder / name).read_text() == "V = 2\n"
+
+
+def test_repositories_inside_a_repository_are_named(
+    project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _git(project, "init", "-q", ".")
+    put(project / "inner" / "n.py", "")
+    _git(project, "init", "-q", "inner")
+    assert tree_of(run_of(project)).not_copied == ("inner",)
+    assert "later edits reach the run: inner" in caplog.text
+
+
+def test_a_copy_holds_no_copies_of_other_runs(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HEADRACE_HOME in the user's repository, and not ignored by git."""
+    monkeypatch.setenv("HEADRACE_HOME", str(project / "runs-of-mine"))
+    first, second = run_of(project), run_of(project)
+    assert second.folder.path.is_relative_to(project)
+    assert tree_of(first).digest == tree_of(second).digest
+
+
+def test_a_large_file_may_have_any_name(project: Path) -> None:
+    put(project / "scripts" / os.fsdecode(b"m\xfc.py"), "#" * (code_snapshot.MAX_FILE_BYTES + 1))
+    assert tree_of(run_of(project)).not_copied == ("scripts/m\\udcfc.py",)
+
+
+def test_a_copy_that_failed_takes_no_space(project: Path, tmp_path: Path) -> None:
+    put(project / "scripts" / "large.py", "#" * 50_000)
+    target = tmp_path / "copy" / "0" / "project"
+    tree = CodeTree(source=str(project), target=str(target), places=("scripts",))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, before[1]))
+    try:
+        copied = code_snapshot._copied(tree)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (copied.digest, target.exists()) == ("", False)

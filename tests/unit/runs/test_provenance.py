@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -100,6 +101,16 @@ def test_of_too_much_that_is_not_committed_whole_files_are_kept_and_the_others_n
     assert not (clone / "b.py").exists()
     make_run(recipe=str(repository / "recipes/mine.yaml"))
     assert "too large to be kept with the run: large.txt" in caplog.text
+
+
+@pytest.mark.parametrize("size", [1, MAX_DIFF_BYTES])
+def test_new_files_may_have_names_that_are_not_in_utf_8(repository: Path, size: int) -> None:
+    (repository / os.fsdecode(b"m\xfc.py")).write_bytes(b"#" * size)
+    found, diff = code_state(repository, ())
+    assert found.git == Commit(commit=git(repository, "rev-parse", "HEAD").strip(), dirty=True)
+    assert found.left_out == (() if size == 1 else ("m\\udcfc.py",))
+    assert found.model_dump_json()
+    assert diff is not None
 
 
 def test_a_run_of_a_recipe_in_a_runs_folder_has_the_code_of_that_run(repository: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,17 @@ def test_a_profile_is_known_by_its_name(name: str, opened_by: str | None, tmp_pa
 
 def test_a_run_without_a_folder_has_none(tmp_path: Path):
     assert traces_of(RunFolder(tmp_path / "gone")) == ()
+
+
+def test_links_pipes_and_names_that_no_terminal_shows_are_left_out(tmp_path: Path):
+    run = RunFolder(tmp_path / "run")
+    (run.work / "a").mkdir(parents=True)
+    (run.work / "a" / "[bold] trace {x}.json").touch()
+    (run.work / "loop").symlink_to(".")
+    (run.work / "root").symlink_to("/")
+    (run.work / "trace_folder.json").mkdir()
+    os.mkfifo(run.work / "trace_pipe.json")
+    for name in (b"trace-\xfc.json", b"trace\x1b[31m.json", b"trace\n.json"):
+        (run.work / os.fsdecode(name)).touch()
+    (trace,) = traces_of(run)
+    assert Path(trace.path).relative_to(run.work) == Path("a/[bold] trace {x}.json")
