@@ -40,7 +40,7 @@ def test_a_function_maps_items_over_all_nodes_of_its_lease(
     assert step.outputs["metrics"] == {
         "sum": sum(i**2 for i in range(NUM_ITEMS)), "nodes": 2, "most_at_once": 3, "left": 0,
     }  # fmt: skip
-    assert {each.kind for each in open_ledger().usage(run.run_id)} == {"train", "idle"}
+    assert {each.kind for each in open_ledger().usage(run.run_id)} == {"train"}
 
 
 def test_outside_of_headrace_there_are_no_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
