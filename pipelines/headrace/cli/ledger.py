@@ -66,7 +66,7 @@ def export(
 ) -> None:
     """Write what each attempt took, a row for each, for other programs.
 
-    A row is an attempt at a step or a trial, or the idle time of a lease's machines.
+    A row is an attempt at a step or a trial.
 
     Examples:
         headrace ledger export attempts.parquet
