@@ -89,6 +89,8 @@ def cost(  # noqa: PLR0913  options of a command
     names = {"run_id": run, "owner": user, "site_name": site}
     chosen: dict[str, Any] = {name: value or None for name, value in names.items()}
     chosen["since"] = first_day(since)
+    if bill is not None and as_csv:
+        raise UserError("--bill has no table for --csv", "Write --json, or leave --csv out.")
     if bill is not None:
         compare(bill, chosen, as_json=as_json)
     elif as_json or as_csv:

@@ -13,7 +13,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.recipe.difference import Change, changes
 from headrace.record import Record
 from headrace.runs.provenance import read_provenance
-from headrace.training.machine_facts import of_all
+from headrace.steps.history import facts_of_all
 from headrace_probes.probe_records import REPORT, Measurement, ProbeFigure, ProbeRecord
 
 CERTAIN = 0.01
@@ -201,7 +201,7 @@ def probed(run_id: str) -> Probed:
 def side_by_side(before: Probed, after: Probed) -> Comparison:
     """Compare two probes, figure by figure."""
     differences, alone = compared(before.rows, after.rows)
-    old, new = (of_all(each.record.findings.machines.values()) for each in (before, after))
+    old, new = (facts_of_all(each.record.findings.machines.values()) for each in (before, after))
     return Comparison(
         before=before, after=after, differences=differences, alone=alone, machines=changes(old, new)
     )

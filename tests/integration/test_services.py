@@ -96,7 +96,7 @@ def test_nodes_of_a_slurm_job_reach_a_service_in_a_container(
         (
             ("sh", "-c", "echo recovers {port}; exec sleep 600"),
             1,
-            r"accepts no connection at port \d+ of 127.0.0.1 after 1 s.*recovers \d+",
+            r"accepts no connection after 1 s, at port \d+ of 127.0.0.1.*recovers \d+",
         ),
     ],
 )

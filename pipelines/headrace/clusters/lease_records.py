@@ -192,6 +192,10 @@ def service_variables(folder: LeaseFolder) -> dict[str, str]:
     return dict(json.loads(read_text(folder.services) or "{}"))
 
 
+SERVICE = "Service "
+"""Begin of the reason of a lease whose service failed."""
+
+
 class Ending(Record):
     """How a lease ended (`closed`)."""
 

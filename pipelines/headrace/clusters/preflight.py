@@ -17,7 +17,7 @@ from pydantic import Field
 from headrace.batch.commands import answer_of
 from headrace.batch.job_records import end_of
 from headrace.clusters.containers import environment, in_container
-from headrace.clusters.lease_records import BadNodes, LeaseSpec
+from headrace.clusters.lease_records import SERVICE, BadNodes, Ending, LeaseSpec
 from headrace.errors import LeaseError
 from headrace.files import tiers
 from headrace.files.atomic import is_there, read_record, write_record, write_text
@@ -308,7 +308,10 @@ def symptom_of(folder: LeaseFolder) -> Symptom | None:
         for check in report.checks
         if check.problem and check.name in _OF_ANY_NODE
     ]
-    if not found and not is_there(folder.host):
+    ending = read_record(folder.closed, Ending)
+    if ending is not None and ending.reason.startswith(SERVICE):
+        found.append(ending.reason.partition(", at port ")[0].partition("\n")[0])
+    elif not found and not is_there(folder.host):
         found = telling_lines(end_of(folder.log, _LOG_BYTES))
     return most_common(found)
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from headrace.clusters.containers import environment, wrap
 from headrace.clusters.images import on_site
-from headrace.clusters.lease_records import LeaseSpec
+from headrace.clusters.lease_records import SERVICE, LeaseSpec
 from headrace.errors import LeaseError
 from headrace.files.atomic import write_json
 from headrace.files.layout import LeaseFolder, SiteFolder
@@ -41,7 +41,12 @@ class Services:
         if not (services := (role := self._spec.role).services):
             return
         host = "127.0.0.1" if role.is_here else address(role.batch.interface)
-        found = free_ports(host, *(service.port or 0 for service in services.values()))
+        try:
+            found = free_ports(host, *(service.port or 0 for service in services.values()))
+        except OSError as error:
+            fixed = ", ".join(name for name, service in services.items() if service.port)
+            what = f"{SERVICE}'{fixed}' cannot have its port: {error.strerror}"
+            raise LeaseError(what, "Correct `port`, or leave it out for a free one.") from error
         ports = dict(zip(services, found, strict=True))
         children = [self._child(name, host, port) for name, port in ports.items()]
         self._group = ChildGroup(children, _GRACE_S).__enter__()
@@ -50,7 +55,7 @@ class Services:
             while not await _listens(host, port):
                 self.check()
                 if time.monotonic() > deadline:
-                    what = f"accepts no connection at port {port} of {host} after {limit_s:g} s"
+                    what = f"accepts no connection after {limit_s:g} s, at port {port} of {host}"
                     ends = await asyncio.to_thread(self._group.stop)
                     raise next(_error(end, what) for end in ends if end.name == name)
                 await asyncio.sleep(_POLL_S)
@@ -86,7 +91,7 @@ class Services:
 
 def _error(end: ChildEnd, what: str) -> LeaseError:
     hint = f"Correct `services` of the role. See {end.log}:\n{end.last_words}"
-    return LeaseError(f"Service '{end.name}' {what}", hint)
+    return LeaseError(f"{SERVICE}'{end.name}' {what}", hint)
 
 
 async def _listens(host: str, port: int) -> bool:

@@ -37,12 +37,13 @@ class Container(Settings):
 
     def problems(self) -> Problems:
         """Yield why the image cannot be used."""
-        scheme, found, _ = self.image.partition("://")
-        if found and self.runtime == "charliecloud":
+        scheme, colon, _ = self.image.partition(":/")  # one slash is a slip, not a path
+        is_address = bool(colon) and "/" not in scheme
+        if is_address and self.runtime == "charliecloud":
             yield ("Charliecloud runs folders only; make one by `ch-image pull` and `ch-convert`, "
                    "and name it in `image`")  # fmt: skip
-        elif found and f"{scheme}://" not in _REGISTRIES:
-            yield f"`image` begins with '{scheme}://'. Valid: {', '.join(_REGISTRIES)}, or a path"
+        elif is_address and not self.image.startswith(_REGISTRIES):
+            yield f"`image` begins with '{scheme}:/'. Valid: {', '.join(_REGISTRIES)}, or a path"
 
 
 class Service(Settings):

@@ -23,9 +23,8 @@ from headrace.runs.planned_steps import run_metrics
 from headrace.runs.provenance import Provenance, read_provenance
 from headrace.runs.runs import check_files, edited, outputs_of, run_of_folder
 from headrace.runs.trials import note_trials
-from headrace.steps.history import read_usage
+from headrace.steps.history import facts_of_all, read_usage
 from headrace.steps.mailbox import StepResult
-from headrace.training.machine_facts import of_all
 
 Part = Literal["recipe", "code", "images", "packages", "machine", "data", "metrics"]
 
@@ -102,7 +101,7 @@ def origin(name: str) -> Origin:
         copied=CodeSnapshot.of(suite).digests or UNKNOWN,
         dataset=str(packed.get("dataset") or recipe.dataset_path or ""),
         fingerprint=str(packed.get("fingerprint", "")),
-        machine=of_all(row.machine for rows in read_usage(folder).values() for row in rows),
+        machine=facts_of_all(row.machine for rows in read_usage(folder).values() for row in rows),
         metrics=(trial.metrics if trial else {}) if colon else run_metrics(outputs_of(run_id)),
         launch=_launch(suite, int(number), recipe.train.nodes or 1) if colon else {},
     )

@@ -268,7 +268,7 @@ def not_the_nodes(run: Run, record: LeaseRecord, records: Sequence[LeaseRecord])
         return ""
     return (
         f"{symptom.words}\n  It was the same {num_times} times, so that no node is at fault: "
-        "correct `batch` (container, python, modules, prologue) or the tiers of role "
+        "correct `batch` (container, python, modules, prologue), `services` or the tiers of role "
         f"{record.role} in site {run.site.name}. See {folder.log}"
     )
 

@@ -11,7 +11,7 @@ import itertools
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -323,3 +323,10 @@ def thinned(points: Points, most: int) -> Points:
 
 def _value(point: tuple[float, float]) -> float:
     return math.inf if math.isnan(point[1]) else point[1]
+
+
+def facts_of_all(machines: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Return the facts of several machines by name; all values where they differ."""
+    values = dict.fromkeys(fact for each in machines for fact in each.items())
+    names = dict.fromkeys(name for name, _ in values)
+    return {name: " | ".join(each for of, each in values if of == name) for name in names}

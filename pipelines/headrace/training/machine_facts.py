@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from headrace.steps.node_facts import cpu_model
@@ -50,10 +49,3 @@ def cublas_version(cuda_major: str) -> str:
     for which, part in enumerate(parts):
         library.cublasGetProperty(which, ctypes.byref(part))
     return ".".join(str(part.value) for part in parts)
-
-
-def of_all(machines: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Return the facts of several machines by name; all values where they differ."""
-    values = dict.fromkeys(fact for each in machines for fact in each.items())
-    names = dict.fromkeys(name for name, _ in values)
-    return {name: " | ".join(each for of, each in values if of == name) for name in names}

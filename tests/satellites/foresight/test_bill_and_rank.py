@@ -111,6 +111,8 @@ def test_a_bill_in_another_currency_is_refused(tmp_path: Path):
             assert headrace("cost", "--bill", str(file)).exit_code == 0
     with pytest.raises(UserError, match="has costs in CNY"):
         headrace("cost", "--bill", str(file))
+    with pytest.raises(UserError, match="--bill has no table for --csv"):
+        headrace("cost", "--bill", str(file), "--csv")
 
 
 @pytest.fixture

@@ -63,6 +63,7 @@ def test_commands(container: dict[str, Any], num_gpus: int, expected: str):
     ("runtime", "image", "message"),
     [
         ("charliecloud", "docker://a/b", "Charliecloud runs folders only"),
+        ("apptainer", "docker:/redis:8", "begins with 'docker:/'. Valid: docker://"),
         ("apptainer", "shub://a/b", "Valid: docker://, oras://, library://, or a path"),
     ],
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headrace.clusters import preflight
-from headrace.clusters.lease_records import BadNodes, LeaseSpec
+from headrace.clusters.lease_records import BadNodes, Ending, LeaseSpec
 from headrace.clusters.preflight import (
     Check,
     NodeReport,
@@ -20,6 +20,7 @@ from headrace.files.atomic import read_record, write_record, write_text
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.files.locks import locked
 from headrace.recipe.site import Role, Tier
+from headrace.states import LeaseState
 from support.factories import demo_lease
 
 
@@ -249,6 +250,14 @@ def test_the_same_image_missing_on_two_nodes_is_one_symptom(lease: LeaseFolder) 
         report(lease, index, "container", f"it ended with code 1: ch-run[{index}7]: no image")
     words = "container: it ended with code 1: ch-run: no image"
     assert symptom_of(lease) == Symptom(words=words, num_nodes=2)
+
+
+def test_a_service_that_does_not_start_is_a_symptom_at_whatever_port(lease: LeaseFolder) -> None:
+    write_text(lease.host, "{}")
+    what = "Service 'db' accepts no connection after 60 s"
+    reason = f"{what}, at port 40123 of 127.0.0.1\n  See db.log:\nmore"
+    write_record(lease.closed, Ending(state=LeaseState.FAILED, reason=reason))
+    assert symptom_of(lease) == Symptom(words=what, num_nodes=1)
 
 
 def test_what_is_a_nodes_own_is_no_symptom(lease: LeaseFolder) -> None:

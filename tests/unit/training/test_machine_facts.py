@@ -11,7 +11,8 @@ import sys
 import pytest
 
 from headrace.recipe.difference import changes
-from headrace.training.machine_facts import cublas_version, machine_facts, of_all
+from headrace.steps.history import facts_of_all
+from headrace.training.machine_facts import cublas_version, machine_facts
 
 CODE = "import json, headrace.training.machine_facts as m; print(json.dumps(m.machine_facts()))"
 
@@ -42,8 +43,8 @@ def test_another_kernel_and_other_threads_are_a_difference():
 
 def test_machines_that_differ_have_all_values():
     first, second = {"CPU": "a", "NumPy": "b"}, {"CPU": "c", "NumPy": "b"}
-    assert of_all([first, second, first]) == {"CPU": "a | c", "NumPy": "b"}
-    assert of_all([{}, {}]) == {}
+    assert facts_of_all([first, second, first]) == {"CPU": "a | c", "NumPy": "b"}
+    assert facts_of_all([{}, {}]) == {}
 
 
 def test_a_cublas_that_is_not_there_is_said():
