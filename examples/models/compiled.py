@@ -8,12 +8,14 @@ from typing import Any
 import numba
 import numpy as np
 import torch
-from torch.utils.cpp_extension import load
+from torch.utils.cpp_extension import load_inline
 
 from headrace.builds import one_build
 
 with one_build():  # one rank builds, all others load
-    _blur = load("blur", [str(Path(__file__).with_name("blur.cpp"))], verbose=True).blur
+    # its text, not its path: that is another one in each run's copy of the code
+    _source = Path(__file__).with_name("blur.cpp").read_text()
+    _blur = load_inline("blur", _source, no_implicit_headers=True, verbose=True).blur
 
     @numba.njit("f4[:,:,::1](f4[:,:,::1], f4)", cache=True)
     def _stretch(pictures: np.ndarray, gain: float) -> np.ndarray:

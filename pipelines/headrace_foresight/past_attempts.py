@@ -168,7 +168,7 @@ def _of_run(run: Run, role_name: str, rows: Sequence[AttemptRecord]) -> Iterator
             steps = _steps(run.folder, batch) or steps
         yield PastAttempt(
             kind=last.kind,
-            recipe=run.recipe,
+            recipe=run.recipe_as_asked,
             ranks=slots(last.kind, run.recipe, role),
             seconds=seconds,
             queue_s=_without_nodes_s(run, last) if last.kind == "pack" else 0.0,

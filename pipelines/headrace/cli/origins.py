@@ -15,7 +15,7 @@ from headrace.cli.listing import ListColumn, Listing, tell_list
 from headrace.cli.runs import carry_out, request_of
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.code_snapshot import CodeSnapshot
+from headrace.runs.code_state import CodeSnapshot
 from headrace.runs.lifecycle import create_run
 from headrace.runs.origin import Differing, Origin, compare, origin, today
 from headrace.runs.runs import RunRequest, run_of_folder

@@ -24,7 +24,7 @@ from headrace.leases.end_leases import cancel_steps, finalize, finalize_ended, t
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord
 from headrace.recipe.teams import check_user
-from headrace.runs.code_snapshot import CodeSnapshot
+from headrace.runs.code_state import CodeSnapshot
 from headrace.runs.owners import owner_process
 from headrace.runs.planned_steps import steps_of
 from headrace.runs.planning import planner, walltime_of

@@ -16,15 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import UserError, warn_once, words_of
-from headrace.files.atomic import read_record, write_record
+from headrace.files.atomic import write_record
 from headrace.files.layout import RunFolder
 from headrace.recipe.difference import Change
 from headrace.recipe.fence import opened
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.recipe.targets import FRAMEWORKS, allowed_path, uses_of
-from headrace.record import Record
-from headrace.runs.code_state import NEW_FILES, git_output
+from headrace.runs.code_state import NEW_FILES, CodeSnapshot, CodeTree, git_output
 from headrace.runs.runs import Run
 
 MAX_FILE_BYTES, MAX_BYTES, MAX_FILES = 2**20, 64 * 2**20, 2_000
@@ -40,35 +39,6 @@ _SUFFIXES = (
 _NO_CODE = ("node_modules", "__pycache__")
 _MARK = '"editable":true'
 """Source: https://packaging.python.org/en/latest/specifications/direct-url/"""
-
-
-class CodeTree(Record):
-    """A folder of the user's code and its copy."""
-
-    source: str
-    target: str
-    places: tuple[str, ...]
-    """Folders in `source` that the recipe names, relative to it."""
-    digest: str = ""
-    """Hash of names and contents of the copied files; empty if nothing is copied."""
-    not_copied: tuple[str, ...] = ()
-    """Large files and inner repositories, or the reason why nothing is copied."""
-
-
-class CodeSnapshot(Record):
-    """`code.json` of a run."""
-
-    trees: tuple[CodeTree, ...] = ()
-
-    @classmethod
-    def of(cls, run: RunFolder) -> CodeSnapshot:
-        """Return that of a run; without trees if it has none."""
-        return read_record(run.code_record, cls) or cls()
-
-    @property
-    def digests(self) -> str:
-        """Hashes of all trees; empty if nothing is copied."""
-        return " ".join(tree.digest for tree in self.trees)
 
 
 def with_snapshot(run: Run, source: Mapping[str, Any]) -> tuple[Run, Mapping[str, Any]]:
@@ -94,7 +64,10 @@ def with_snapshot(run: Run, source: Mapping[str, Any]) -> tuple[Run, Mapping[str
     trees = []
     for number, (top, places) in enumerate(sorted(tops.items())):
         target = run.folder.code / str(number) / (top.name or "root")
-        tree = CodeTree(source=str(top), target=str(target), places=tuple(sorted(places)))
+        copies = CodeSnapshot.of(RunFolder(top.parents[2])).trees if _copy_with(top) else ()
+        asked = next((each.asked for each in copies if each.target == str(top)), str(top))
+        names = {"source": str(top), "asked": asked, "target": str(target)}
+        tree = CodeTree(**names, places=tuple(sorted(places)))
         trees.append(_copied(tree))
     write_record(run.folder.code_record, CodeSnapshot(trees=tuple(trees)))
 
@@ -119,7 +92,7 @@ def allowing_copy(site: Site, run: RunFolder, *, is_from_terminal: bool) -> Site
     site = opened(site, is_from_terminal=is_from_terminal)
     for tree in CodeSnapshot.of(run).trees:
         for place in tree.places:
-            allowed_path(str(Path(tree.source, place)), site)
+            allowed_path(str(Path(tree.asked, place)), site)
     return _allowing(site, run)
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import words_of
+from headrace.files.atomic import read_record
+from headrace.files.layout import RunFolder
 from headrace.record import Record
 
 if TYPE_CHECKING:
@@ -35,6 +37,43 @@ _MAX_NEW_BYTES = 256 * 2**10
 _TIMEOUT_S = 20
 _FILE = b"\ndiff --git "
 _PARTS, _PART_BYTES = 64, 2**16
+
+
+class CodeTree(Record):
+    """A folder of the user's code and its copy."""
+
+    source: str
+    asked: str
+    """The user's folder: `source`, unless that is another run's copy of it."""
+    target: str
+    places: tuple[str, ...]
+    """Folders in `source` that the recipe names, relative to it."""
+    digest: str = ""
+    """Hash of names and contents of the copied files; empty if nothing is copied."""
+    not_copied: tuple[str, ...] = ()
+    """Large files and inner repositories, or the reason why nothing is copied."""
+
+
+class CodeSnapshot(Record):
+    """`code.json` of a run."""
+
+    trees: tuple[CodeTree, ...] = ()
+
+    @classmethod
+    def of(cls, run: RunFolder) -> CodeSnapshot:
+        """Return that of a run; without trees if it has none."""
+        return read_record(run.code_record, cls) or cls()
+
+    @property
+    def digests(self) -> str:
+        """Hashes of all trees; empty if nothing is copied."""
+        return " ".join(tree.digest for tree in self.trees)
+
+    def undone(self, text: str) -> str:
+        """Return a text of the run's files with the user's folders in place of their copies."""
+        for tree in self.trees:
+            text = text.replace(tree.target, tree.asked)
+        return text
 
 
 class Commit(Record):

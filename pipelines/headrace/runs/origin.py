@@ -17,8 +17,7 @@ from headrace.objects.store import is_remote
 from headrace.recipe.difference import Change, essence, flattened
 from headrace.recipe.recipe import Recipe
 from headrace.record import Figures, Record
-from headrace.runs.code_snapshot import CodeSnapshot
-from headrace.runs.code_state import UNKNOWN, code_state
+from headrace.runs.code_state import UNKNOWN, CodeSnapshot, code_state
 from headrace.runs.planned_steps import run_metrics
 from headrace.runs.provenance import Provenance, read_provenance
 from headrace.runs.runs import check_files, edited, outputs_of, run_of_folder
@@ -199,9 +198,10 @@ def _hashed(diff: bytes) -> str:
 
 def _facts(origin: Origin) -> dict[tuple[Part, str], str]:
     """Return everything that is compared, as text."""
-    made_with, run = origin.made_with, origin.folder.partition("/trials/")[0]
+    made_with, run = origin.made_with, Path(origin.folder.partition("/trials/")[0])
+    undone = CodeSnapshot.of(RunFolder(run)).undone
     parts: dict[Part, Mapping[str, str]] = {
-        "recipe": {k: v.replace(f"{run}/code/", "") for k, v in flattened(origin.recipe).items()},
+        "recipe": {key: undone(text) for key, text in flattened(origin.recipe).items()},
         "code": {
             "commit": made_with.git.commit if made_with.git is not None else UNKNOWN,
             "uncommitted": origin.uncommitted,

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from headrace.errors import HeadraceError, StepError, UserError
-from headrace.files.atomic import is_there, read_bytes, read_record
+from headrace.files.atomic import is_there, read_record, read_text
 from headrace.files.layout import LeaseFolder, RunFolder, SiteFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
@@ -19,6 +19,7 @@ from headrace.recipe.load import site_now
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.record import Record
+from headrace.runs.code_state import CodeSnapshot
 from headrace.runs.owners import user_of
 from headrace.runs.planned_steps import KINDS
 from headrace.site_secrets import HERE, Asker, LeaseSecrets, secrets_for
@@ -111,6 +112,13 @@ class Run:
         return site if site.name == self.site.name else self.site
 
     @property
+    def recipe_as_asked(self) -> Recipe:
+        """The recipe with the user's folders in place of their copies."""
+        snapshot = CodeSnapshot.of(self.folder)
+        content = snapshot.undone(self.recipe.model_dump_json(by_alias=True))
+        return Recipe.model_validate_json(content) if snapshot.trees else self.recipe
+
+    @property
     def user(self) -> str:
         """The requester."""
         return user_of(self.folder, self.request.owner)
@@ -135,10 +143,14 @@ def open_run(run_id: str) -> Run:
 
 
 def files_digest(folder: RunFolder) -> str:
-    """Return digests of a run's files: its recipe with the source of trials, and its site."""
+    """Return digests of a run's files: its recipe with the source of trials, and its site.
+
+    Runs of one recipe have the same digest, wherever their copies of the code are.
+    """
+    undone = CodeSnapshot.of(folder).undone
 
     def digest(*files: Path) -> str:
-        content = b"\0".join(read_bytes(file) or b"" for file in files)
+        content = undone("\0".join(read_text(file) or "" for file in files)).encode()
         return hashlib.blake2b(content, digest_size=16).hexdigest()
 
     return f"{_OF_FILES}{digest(folder.recipe, folder.source)};{digest(folder.site)}"

@@ -13,9 +13,10 @@ import pytest
 from headrace.errors import UserError, warn_once
 from headrace.execution.resume import take_over_changed
 from headrace.files.atomic import read_record
+from headrace.ledger.ledger import open_ledger
 from headrace.recipe.site import Site
 from headrace.runs import code_snapshot
-from headrace.runs.code_snapshot import CodeSnapshot, CodeTree
+from headrace.runs.code_state import CodeSnapshot, CodeTree
 from headrace.runs.lifecycle import finish_run
 from headrace.runs.origin import compare, origin
 from headrace.runs.owners import process_owner
@@ -57,6 +58,17 @@ def run_of(project: Path, *words: str, **changes: object) -> Run:
 def tree_of(run: Run) -> CodeTree:
     (tree,) = CodeSnapshot.of(run.folder).trees
     return tree
+
+
+def test_runs_of_one_recipe_are_alike_wherever_their_copies_are(project: Path) -> None:
+    """Forecasts, the ranking of sites and comparisons find the earlier one."""
+    first, second = run_of(project), run_of(project)
+    assert first.recipe.train.script != second.recipe.train.script
+    for run in (first, second):
+        assert run.recipe_as_asked.train.script == f"{project}/scripts/train.py"
+    assert compare(origin(first.run_id), origin(second.run_id)) == ()
+    digests = [open_ledger().run(run.run_id).recipe_fingerprint for run in (first, second)]
+    assert len({each.partition(";")[0] for each in digests}) == 1
 
 
 def test_an_edit_does_not_reach_a_run_and_paths_lead_where_they_led(project: Path) -> None:
@@ -220,7 +232,9 @@ def test_a_large_file_may_have_any_name(project: Path) -> None:
 def test_a_copy_that_failed_takes_no_space(project: Path, tmp_path: Path) -> None:
     put(project / "scripts" / "large.py", "#" * 50_000)
     target = tmp_path / "copy" / "0" / "project"
-    tree = CodeTree(source=str(project), target=str(target), places=("scripts",))
+    tree = CodeTree(
+        source=str(project), asked=str(project), target=str(target), places=("scripts",)
+    )
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, before[1]))
     try:
