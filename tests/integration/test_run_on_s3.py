@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 
 from headrace.errors import ManifestError, ShardError
+from headrace.files.layout import RunFolder
 from headrace.objects.store import below, open_store
 from headrace.staging.staged import StagingOptions, ensure_staged
 from headrace.states import StepState
+from headrace.steps.history import read_history
 from support.bad_input import HEADRACE, Place, make_place, status_of, words
 from support.s3_servers import SECRET, S3Server
 from support.small_disk import fill, read_only, small_disk
@@ -225,7 +227,8 @@ def test_a_run_folder_that_is_removed_is_named(faulty_place: Place):
     words(faulty_place.headrace("resume", folder.name).stderr, "is gone or incomplete")
 
 
-def test_a_dataset_that_is_removed_is_packed_again_when_its_run_goes_on(faulty_place: Place):
+def write_held_packing(faulty_place: Place, trainer: dict[str, object], **changes: object) -> None:
+    """A recipe `held` that packs its samples, and waits in training after a checkpoint."""
     source = faulty_place.home.parent / "source"
     for number in range(40):
         file = source / "abc"[number % 3] / f"{number}.npy"
@@ -233,12 +236,19 @@ def test_a_dataset_that_is_removed_is_packed_again_when_its_run_goes_on(faulty_p
         np.save(file, np.eye(8, dtype=np.float32)[number % 8])
     dataset = {"name": "eyes", "source": str(source), "include": ["**/*.npy"], "labels": "folders"}
     model = {"_target_": "blob_models.BlobModel", "notes": str(faulty_place.home.parent / "notes")}
+    usual = {"accelerator": "cpu", "max_epochs": 1, "checkpoint_every_steps": 5}
     faulty_place.write_recipe(
         "held",
         dataset={**dataset, "splits": {"train": 1.0}},
         data={"global_batch_size": 4},
         model={**model, "holds": [_HELD_AT]},
+        trainer={**usual, **trainer},
+        **changes,
     )
+
+
+def test_a_dataset_that_is_removed_is_packed_again_when_its_run_goes_on(faulty_place: Place):
+    write_held_packing(faulty_place, {})
     with held(faulty_place) as run:
         run.send_signal(signal.SIGINT)
         run.wait(60)
@@ -251,6 +261,38 @@ def test_a_dataset_that_is_removed_is_packed_again_when_its_run_goes_on(faulty_p
     packed = [row.outputs for row in attempts if row.step == "pack"]
     assert [each["reused"] for each in packed] == [False, False]
     assert packed[0]["fingerprint"] == packed[1]["fingerprint"]
+
+
+def test_a_run_goes_on_from_what_s3_has(
+    faulty_place: Place, swift_server: S3Server, swift_bucket: str
+) -> None:
+    """Its staged copy and its checkpoints are lost; dataset and copies of these are there."""
+    faulty_place.write_site(s3={"endpoint_url": swift_server.endpoint_url})
+    target = f"{swift_bucket}/kept"
+    pack = {"target": f"{swift_bucket}/packed"}
+    write_held_packing(faulty_place, {"checkpoint_target": target}, pack=pack)
+    with held(faulty_place) as run:
+        folder = RunFolder(folder_of(faulty_place, "runs/*"))
+        kept = open_store(below(target, folder.path.name), swift_server.options)
+
+        def is_copied() -> bool:
+            about = [each.path for each in kept.list_files() if each.path.endswith(".ckpt.json")]
+            return any(json.loads(kept.read(path))["is_whole"] for path in about)
+
+        wait_until(is_copied, _HELD_S, "a checkpoint to be copied")
+        run.send_signal(signal.SIGINT)
+        run.wait(60)
+    shutil.rmtree(folder.checkpoints)
+    shutil.rmtree(faulty_place.home / "tier")
+    done = faulty_place.headrace("resume", folder.path.name)
+    assert done.returncode == 0, done.stdout + done.stderr
+    _, attempts = faulty_place.newest()
+    assert [row.step for row in attempts].count("pack") == 1
+    first, second = (row.step for row in read_history(folder).starts)
+    assert (first, second >= 5) == (0, True)
+    trained = next(row for row in attempts if row.step == "train" and row.outputs).outputs
+    final = Path(trained["checkpoint"])
+    assert kept.read(final.name) == final.read_bytes()
 
 
 def test_runs_are_read_while_the_disk_is_full(tmp_path: Path):

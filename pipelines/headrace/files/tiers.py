@@ -104,8 +104,11 @@ def keep_s(tier: Tier) -> float:
     return _DAY_S if _is_in_memory(folder_of(tier)) else 7 * _DAY_S
 
 
-def measure(tier: Tier, needed_bytes: int, problem: str = "") -> TierRoom:
-    """Measure the space of a prepared tier, unless a problem with it is known."""
+def measure(tier: Tier, needed_bytes: int, problem: str = "", batch_bytes: int = 0) -> TierRoom:
+    """Measure the space of a prepared tier, unless a problem with it is known.
+
+    In memory, `batch_bytes` stay free besides the reserve.
+    """
     folder = folder_of(tier)
     if problem:
         return TierRoom(name=tier.name, folder=folder, needed_bytes=needed_bytes, problem=problem)
@@ -118,7 +121,7 @@ def measure(tier: Tier, needed_bytes: int, problem: str = "") -> TierRoom:
         free_bytes=max(room - promised_bytes, 0),
         held_bytes=bytes_in(folder) + promised_bytes,
         budget_bytes=tier.budget,
-        reserve_bytes=reserve_bytes(tier.reserve, room, in_memory),
+        reserve_bytes=reserve_bytes(tier.reserve, room, in_memory) + in_memory * batch_bytes,
     )
 
 

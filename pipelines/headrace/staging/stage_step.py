@@ -11,6 +11,7 @@ from typing import Any
 from headrace.clusters.cancellable_call import wanted
 from headrace.clusters.fleet import Fleet
 from headrace.clusters.node_calls import Node, NodeCalls
+from headrace.data.batch_memory import batch_bytes
 from headrace.data.order import needed_first
 from headrace.errors import StepCancelledError
 from headrace.files.atomic import read_record, write_record
@@ -129,7 +130,13 @@ def _stage(
     files = [context.folder.parts / f"node-{node.index}.json" for node in nodes]
     stage, site, only = context.recipe.stage, context.site, needed_first(context.recipe, manifest)
     groups = groups_of(context.folder.parts, [node.host for node in nodes], stage.peers)
-    options = StagingOptions(partial=stage.partial, only=only, skipped=skipped, s3=site.s3)
+    options = StagingOptions(
+        partial=stage.partial,
+        only=only,
+        skipped=skipped,
+        s3=site.s3,
+        batch_bytes=batch_bytes(context.recipe, site.roles[context.recipe.train.role], manifest),
+    )
     jobs = [
         (dataset, site.tiers, stage, replace(options, group=group), str(file))
         for file, group in zip(files, groups, strict=True)

@@ -43,6 +43,8 @@ class StagingOptions:
     """Nodes that stage the dataset at the same time and share shards."""
     serves_readers: bool = False
     """Whether the group continues to share shards while the copy is used; see `GangStore`."""
+    batch_bytes: int = 0
+    """Bytes of batches on this node, which stay free on tiers in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +138,7 @@ def staged(
         partial=options.partial,
         is_remote=is_remote(str(dataset)),
         group=options.group,
+        batch_bytes=options.batch_bytes,
     )
     places = [TierPlace.on(tier, wanted) for tier in tiers]
     with ExitStack() as using, joining(options.group) as member:

@@ -37,6 +37,8 @@ class Wanted:
     """Whether the rest of a part is fetched, not mapped at its location."""
     group: PeerGroup | None = None
     """Nodes that each take another part, and fetch the rest from each other."""
+    batch_bytes: int = 0
+    """See `StagingOptions`."""
 
     @property
     def spare_bytes(self) -> int:
@@ -98,7 +100,7 @@ class TierPlace:
     def room(self) -> TierRoom:
         """Return how much the tier can take now."""
         missing = () if self.problem else self.missing()
-        return tiers.measure(self.tier, _size(missing), self.problem)
+        return tiers.measure(self.tier, _size(missing), self.problem, self.wanted.batch_bytes)
 
     def idle(self, idle_for_s: float = KEPT_S) -> list[CachedCopy]:
         """Return copies of other datasets that may be evicted for this one."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from headrace.clusters.cancellable_call import check_wanted
+from headrace.data.batch_memory import batch_bytes
 from headrace.data.order import needed_first
 from headrace.files.manifest import Manifest
 from headrace.objects.store import read_manifest_at
@@ -42,6 +43,7 @@ def data_on_node(
         s3=site.s3,
         group=launch.group,
         serves_readers=launch.group is not None,
+        batch_bytes=batch_bytes(recipe, site.roles[recipe.train.role], manifest),
     )
     with staged(
         launch.dataset, site.tiers, stage.splits, stage.verify, check_wanted, options

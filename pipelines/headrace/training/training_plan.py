@@ -6,8 +6,7 @@ import hashlib
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
+from headrace.data.batch_memory import batch_bytes
 from headrace.data.order import EachOnceOrder, TrainOrder
 from headrace.data.sampling import check_cropped, weight_field
 from headrace.errors import MemoryExhaustedError, RecipeError, nearest
@@ -18,14 +17,6 @@ from headrace.recipe.difference import essence
 from headrace.recipe.gang_size import gang_size
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
-
-_BATCHES_HELD = 3
-"""The batch in work, the one read ahead, and room for transforms."""
-
-_USUAL_PREFETCH = 4
-"""Batches read ahead that are part of that: small ones come in groups."""
-
-_FLOAT_BYTES = 4
 
 _TRANSFORMS = "headrace.data.transforms."
 
@@ -94,22 +85,17 @@ def plan_training(recipe: Recipe, role: Role, manifest: Manifest) -> TrainPlan:
     steps = math.ceil(order.num_batches / recipe.trainer.accumulate_grad_batches)
     total, limit = steps * recipe.trainer.max_epochs, recipe.trainer.max_steps
     _check_kept(recipe, total)
-    share = order.batch_span // order.world_size
-    cropped = sum(3 * crop.size**2 * _FLOAT_BYTES for crop in crops_of(recipe).values())
-    data = recipe.data  # a worker process makes one batch while two wait
-    ahead = max(data.prefetch, 0 if data.workers == "auto" else 3 * data.workers)
-    held = _BATCHES_HELD + max(ahead - _USUAL_PREFETCH, 0)
     return TrainPlan(
         num_nodes=num_nodes,
         ranks_per_node=ranks_per_node,
-        batch_per_rank=share,
+        batch_per_rank=order.batch_span // order.world_size,
         batches_per_epoch=order.num_batches,
         steps_per_epoch=steps,
         epochs=recipe.trainer.max_epochs,
         total_steps=total if limit < 0 else min(total, limit),
         max_steps=limit,
         num_left_out=order.num_left_out,
-        batch_bytes=held * share * (sample_bytes(manifest) + cropped),
+        batch_bytes=batch_bytes(recipe, role, manifest) // ranks_per_node,
     )
 
 
@@ -172,18 +158,6 @@ def _check_field(key: str, name: str, manifest: Manifest, hint: str = "") -> Non
         )
 
 
-def sample_bytes(manifest: Manifest) -> int:
-    """Estimated bytes of one sample in memory, small integers counted as floats."""
-    fixed = sum(
-        max(np.dtype(info.dtype).itemsize, _FLOAT_BYTES) * math.prod(info.shape)
-        for info in manifest.fields
-        if info.layout == "fixed"
-    )
-    if all(info.layout == "fixed" for info in manifest.fields) or not manifest.num_samples:
-        return fixed
-    return fixed + manifest.num_bytes // manifest.num_samples * _FLOAT_BYTES
-
-
 def check_memory(plan: TrainPlan, available_bytes: int) -> None:
     """Make sure that a node can hold its ranks' batches."""
     needed = plan.batch_bytes * plan.ranks_per_node
@@ -191,7 +165,8 @@ def check_memory(plan: TrainPlan, available_bytes: int) -> None:
         raise MemoryExhaustedError(
             f"Batches of {plan.ranks_per_node} ranks need about {needed / 2**20:.0f} MiB, "
             f"the node has {available_bytes / 2**20:.0f} MiB left",
-            "Lower data.global_batch_size, or train on more nodes.",
+            "Lower data.global_batch_size or data.prefetch, train on more nodes, or free memory of "
+            "copies that are unused (`headrace cache list`).",
         )
 
 

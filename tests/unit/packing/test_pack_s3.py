@@ -19,7 +19,7 @@ from support.s3_servers import S3Server
 MakeContext = Callable[..., StepContext]
 
 
-@pytest.fixture(params=["moto", "rclone"])
+@pytest.fixture(params=["rclone", "swift"])
 def server(request: pytest.FixtureRequest) -> S3Server:
     """An S3 server."""
     found = request.getfixturevalue(f"{request.param}_server")
@@ -182,16 +182,16 @@ def test_new_samples_are_added_to_a_dataset_on_s3(
 
 
 def test_trouble_on_the_way_costs_nothing_but_time(
-    image_source, packs, make_context, in_process, moto_bucket, moto_server, monkeypatch
+    image_source, packs, make_context, in_process, swift_bucket, swift_server, monkeypatch
 ):
     """Throttling, 5xx and cuts: the same dataset. Expired credentials: told, then resumed."""
     monkeypatch.setattr(s3_errors, "FIRST_PAUSE_S", 0.001)
-    copied(image_source, f"{moto_bucket}/raw", moto_server)
+    copied(image_source, f"{swift_bucket}/raw", swift_server)
     local = packs(image_source)
-    with faulty(moto_server.endpoint_url) as faults:
+    with faulty(swift_server.endpoint_url) as faults:
         server = S3Server(name="faulty", endpoint_url=faults.endpoint_url)
-        pack_to = {"target": f"{moto_bucket}/packed"}
-        context = at(make_context(f"{moto_bucket}/raw", pack=pack_to), server)
+        pack_to = {"target": f"{swift_bucket}/packed"}
+        context = at(make_context(f"{swift_bucket}/raw", pack=pack_to), server)
         trouble = [Refuse(503, "SlowDown"), Cut(3), Refuse(500, "InternalError"), Cut(0)]
         faults.waiting.extend(trouble)
         faults.concerns = lambda method, path: (
@@ -207,7 +207,7 @@ def test_trouble_on_the_way_costs_nothing_but_time(
         remote = pack(context, in_process)
         sent = [one for one in faults.requests[before:] if one.startswith("PUT")]
     assert remote["fingerprint"] == local["fingerprint"]
-    store = open_store(remote["dataset"], moto_server.options)
+    store = open_store(remote["dataset"], swift_server.options)
     for name, content in shard_bytes(local).items():
         assert store.read(f"shards/{name}") == content
     assert not [one for one in sent if "train-00000" in one]  # finished work is kept

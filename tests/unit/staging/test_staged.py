@@ -16,7 +16,7 @@ from headrace.errors import ManifestError, ShardError, StepCancelledError, Stora
 from headrace.files.manifest_file import read_manifest, write_manifest
 from headrace.recipe.site import Tier
 from headrace.staging.stage_step import Ticker, total_done_bytes
-from headrace.staging.staged import ensure_staged
+from headrace.staging.staged import StagingOptions, ensure_staged
 from support.staged_datasets import copy_in, make_dataset, same_bytes, tier
 
 
@@ -174,6 +174,25 @@ def tiny_tmpfs(tmp_path):
         pytest.skip(f"mounting a tmpfs is not allowed here: {made.stderr.decode()}")
     yield point
     subprocess.run(["umount", str(point)], check=True)
+
+
+def test_memory_that_batches_need_stays_free(tmp_path, tiny_tmpfs):
+    """300 kB fit into 700 kB of memory, but not beside batches of 500 kB."""
+    make_dataset(tmp_path / "source")
+    tiers = [tier(tiny_tmpfs / "headrace", "tiny"), tier(tmp_path / "disk")]
+
+    def chosen(batch_bytes: int, split: str, tiers=tiers) -> str:
+        options = StagingOptions(batch_bytes=batch_bytes)
+        return ensure_staged(tmp_path / "source", tiers, (split,), options=options).tier
+
+    with pytest.raises(StorageFullError, match=r"has .* free \(keeps 488\.3KiB\)"):
+        chosen(500_000, "test", tiers[:1])
+    assert chosen(500_000, "test") == "disk"
+    shutil.rmtree(tmp_path / "disk")
+    assert chosen(100_000, "test") == "tiny"
+    assert chosen(2**60, "test") == "tiny"  # what is there already stays
+    shutil.rmtree(tiny_tmpfs / "headrace")
+    assert chosen(2**60, "train") == "disk"
 
 
 def lie_about_free_space(monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.data.batch_memory import sample_bytes
 from headrace.errors import ManifestError, MemoryExhaustedError, RecipeError, UserError
 from headrace.files.manifest import FieldInfo, Manifest
 from headrace.recipe.evaluate import EvaluateSpec
@@ -12,7 +13,6 @@ from headrace.recipe.site import Role
 from headrace.training.training_plan import (
     check_memory,
     plan_training,
-    sample_bytes,
     training_fingerprint,
 )
 from support.training import make_recipe
