@@ -43,7 +43,7 @@ class NetHost:
     @property
     def command(self) -> tuple[str, ...]:
         """What runs a command on the host: in the namespaces of its sshd."""
-        return ("nsenter", f"--target={self._pids()[0]}", "--net", "--mount")
+        return ("nsenter", f"--target={pids_in(self.namespace)[0]}", "--net", "--mount")
 
     def lose_power(self) -> None:
         """Kill all of its processes; with the last one goes what its storage held."""
@@ -156,16 +156,17 @@ def connect(space: str, bridge: str, index: int, device: str, address: str) -> N
     _ip(f"-n {space} link set {device} up")
 
 
+def pids_in(space: str) -> list[int]:
+    """Processes of a network namespace."""
+    return [int(pid) for pid in _output(f"netns pids {space}").split()]
+
+
 def kill_all_in(space: str) -> None:
     """Kill all processes of a network namespace, and wait for their end."""
-
-    def pids() -> list[int]:
-        return [int(pid) for pid in _output(f"netns pids {space}").split()]
-
-    for pid in pids():
+    for pid in pids_in(space):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not pids(), 90, f"{space} to be off")
+    wait_until(lambda: not pids_in(space), 90, f"{space} to be off")
 
 
 def _know_each_other(hosts: Sequence[NetHost]) -> None:
