@@ -256,7 +256,8 @@ class Tier(Settings):
     budget: Bytes | None = None
     """Most bytes held there, on a GPU by each rank; null for no limit but the free space."""
     reserve: Bytes | None = None
-    """Bytes that stay free; null: 256 MiB, in memory a tenth of what is free if that is more."""
+    """Bytes that stay free, in memory besides those for batches; null: 256 MiB, in memory a tenth
+    of what is free if that is more."""
     keep: Annotated[Seconds, Field(gt=0)] | None = None
     """A copy is removed when it was unused for this time; null: a day in memory, else a week."""
 
