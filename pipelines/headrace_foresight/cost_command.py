@@ -62,8 +62,7 @@ def cost(  # noqa: PLR0913  options of a command
 ) -> None:
     """Show what machines took: hours, money, energy, what was wasted.
 
-    Every attempt counts, failed ones too, and the idle time of machines; the wait in a queue costs
-    nothing. Rows are months, or with a run the kinds of its steps; see --by.
+    Failed attempts and idle machines count; the wait in a queue costs nothing. See --by for rows.
 
     Examples:
         headrace cost
@@ -79,6 +78,8 @@ def cost(  # noqa: PLR0913  options of a command
         raise UserError(f"--by '{by}' is not known", nearest(by, get_args(By)))
     if by == "trial" and not run:
         raise UserError("--by trial needs one suite", "Name it: headrace cost RUN --by trial.")
+    if bill is not None and as_csv:
+        raise UserError("--bill has no table for --csv", "Write --json, or leave --csv out.")
     if refresh or correct:
         count = price_again(run or None, anew=correct)
         typer.echo(f"Machines of {count} leases have another price now.", err=True)
@@ -86,11 +87,8 @@ def cost(  # noqa: PLR0913  options of a command
         refresh_usage(run or None)
     except LedgerError as error:  # entered rows are shown nonetheless
         typer.echo(f"Without the last minutes: {error.what}", err=True)
-    names = {"run_id": run, "owner": user, "site_name": site}
-    chosen: dict[str, Any] = {name: value or None for name, value in names.items()}
-    chosen["since"] = first_day(since)
-    if bill is not None and as_csv:
-        raise UserError("--bill has no table for --csv", "Write --json, or leave --csv out.")
+    names = {"run_id": run or None, "owner": user or None, "site_name": site or None}
+    chosen: dict[str, Any] = names | {"since": first_day(since)}
     if bill is not None:
         compare(bill, chosen, as_json=as_json)
     elif as_json or as_csv:
