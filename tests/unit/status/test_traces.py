@@ -27,7 +27,7 @@ PERFETTO, MEMORY = "https://ui.perfetto.dev", "https://docs.pytorch.org/memory_v
         ("work/memory_snapshot.pickle", MEMORY),
         ("work/vocabulary.pickle", None),
         ("recipe.json", None),
-        ("trials/000001/work/trace.json", None),
+        ("trials/000001/out/trace.json", None),
         ("history/training.jsonl", None),
     ],
 )
