@@ -85,20 +85,6 @@ class Job:
         return found[1] if found else ""
 
 
-Table = list[tuple[str, str]]
-
-
-@pytest.fixture(scope="module")
-def table(request: pytest.FixtureRequest) -> Iterator[Table]:
-    rows: Table = []
-    yield rows
-    capture = request.config.pluginmanager.getplugin("capturemanager")
-    with capture.global_and_fixture_disabled():
-        print("\n\n| what | seen |\n|---|---|")
-        for what, seen in rows:
-            print(f"| {what} | {seen} |")
-
-
 @pytest.fixture(scope="module")
 def machines() -> Iterator[NfsMachines]:
     if problem := missing():
@@ -110,7 +96,7 @@ def machines() -> Iterator[NfsMachines]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(machines: NfsMachines, table: Table) -> str:
+def undisturbed(machines: NfsMachines, table: list[tuple[str, str]]) -> str:
     """Hash of the weights of the run that nothing disturbs."""
     job = Job(machines, "whole", "run", "digits", *_SMALL, "evaluate.split=test")
     took = job.wait_end()
@@ -151,7 +137,7 @@ def _server_loses_power(machines: NfsMachines, job: Job) -> None:
     [_node_loses_power, _control_loses_power, _server_stands_still, _server_loses_power],
 )
 def test_weights_after_a_disturbance(
-    machines: NfsMachines, undisturbed: str, table: Table,
+    machines: NfsMachines, undisturbed: str, table: list[tuple[str, str]],
     disturb: Callable[[NfsMachines, Job], None],
 ) -> None:  # fmt: skip
     job = Job(machines, disturb.__name__, "run", "digits", *_SMALL)
@@ -163,7 +149,9 @@ def test_weights_after_a_disturbance(
     assert job.weights() == undisturbed
 
 
-def test_a_suite_whose_node_loses_power(machines: NfsMachines, table: Table) -> None:
+def test_a_suite_whose_node_loses_power(
+    machines: NfsMachines, table: list[tuple[str, str]]
+) -> None:
     """Home, run folder, mailbox and event log are on the mount; only the ledger is not."""
     job = Job(machines, "suite", "sweep", "digits", "seed=1,2", *_SMALL, "suite.max_running=1")
     journal = f"cat {job.folder}/trials.jsonl 2>/dev/null"
@@ -211,7 +199,7 @@ for number in range(NUMBER):
     ],
 )  # fmt: skip
 def test_when_a_file_of_the_other_client_is_seen(
-    machines: NfsMachines, table: Table, options: str, look: str
+    machines: NfsMachines, table: list[tuple[str, str]], options: str, look: str
 ) -> None:
     number = "6" if look == "is_there" else "3"
     machines.mount(options)
@@ -224,7 +212,7 @@ def test_when_a_file_of_the_other_client_is_seen(
     machines.mount()
 
 
-def test_root_is_squashed(machines: NfsMachines, table: Table) -> None:
+def test_root_is_squashed(machines: NfsMachines, table: list[tuple[str, str]]) -> None:
     """Root is told what is wrong; an ordinary user works."""
     machines.mount(squash="root_squash")
     shown = machines.control.run(

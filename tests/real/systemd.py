@@ -34,19 +34,6 @@ ExecStart=/bin/sh -ec 'eval "$(tr " " "\\n" </proc/cmdline | grep ^headrace_)"; 
 WantedBy=multi-user.target
 """
 
-Table = list[tuple[str, str]]
-
-
-@pytest.fixture(scope="module")
-def table(request: pytest.FixtureRequest) -> Iterator[Table]:
-    rows: Table = []
-    yield rows
-    capture = request.config.pluginmanager.getplugin("capturemanager")
-    with capture.global_and_fixture_disabled():
-        print("\n\n| what | seen |\n|---|---|")
-        for what, seen in rows:
-            print(f"| {what} | {seen} |")
-
 
 @pytest.fixture(scope="module")
 def machine() -> Iterator[Guest]:
@@ -126,7 +113,7 @@ def _main_process(machine: Guest) -> str:
     return shown.strip()
 
 
-def test_it_starts(machine: Guest, table: Table) -> None:
+def test_it_starts(machine: Guest, table: list[tuple[str, str]]) -> None:
     """By the commands of docs/how-to/deploy-control-side.md."""
     unit = _PROJECT / "deploy/systemd/headrace-airflow.service"
     folder = ".config/systemd/user"
@@ -139,21 +126,25 @@ def test_it_starts(machine: Guest, table: Table) -> None:
     table.append(("`enable --now`", _wait_healthy(machine)))
 
 
-def test_it_restarts_if_its_supervisor_is_killed(machine: Guest, table: Table) -> None:
+def test_it_restarts_if_its_supervisor_is_killed(
+    machine: Guest, table: list[tuple[str, str]]
+) -> None:
     first = _main_process(machine)
     machine.run("pkill -9 -o -f headrace_airflow.supervisor")
     wait_until(lambda: _main_process(machine) not in ("0", first), _LONG_S, "a restart")
     table.append(("`kill -9` of Airflow's supervisor", _wait_healthy(machine)))
 
 
-def test_it_restarts_if_its_command_is_killed(machine: Guest, table: Table) -> None:
+def test_it_restarts_if_its_command_is_killed(machine: Guest, table: list[tuple[str, str]]) -> None:
     first = _main_process(machine)
     machine.run(f"kill -9 {first}")
     wait_until(lambda: _main_process(machine) not in ("0", first), _LONG_S, "a restart")
     table.append(("`kill -9` of `headrace up`", _wait_healthy(machine)))
 
 
-def test_a_stop_while_a_restart_waits_leaves_nothing(machine: Guest, table: Table) -> None:
+def test_a_stop_while_a_restart_waits_leaves_nothing(
+    machine: Guest, table: list[tuple[str, str]]
+) -> None:
     machine.run(f"kill -9 {_main_process(machine)}")
     _as_user(machine, f"systemctl --user stop {_UNIT}")
     left = _processes(machine)
@@ -161,7 +152,7 @@ def test_a_stop_while_a_restart_waits_leaves_nothing(machine: Guest, table: Tabl
     assert not left
 
 
-def test_it_starts_at_boot_without_a_login(machine: Guest, table: Table) -> None:
+def test_it_starts_at_boot_without_a_login(machine: Guest, table: list[tuple[str, str]]) -> None:
     _as_user(machine, f"systemctl --user start {_UNIT}")
     machine.shut_down()
     machine.boot()
@@ -169,7 +160,7 @@ def test_it_starts_at_boot_without_a_login(machine: Guest, table: Table) -> None
     table.append(("power off and boot, no login", _wait_healthy(machine)))
 
 
-def test_a_stop_leaves_nothing(machine: Guest, table: Table) -> None:
+def test_a_stop_leaves_nothing(machine: Guest, table: list[tuple[str, str]]) -> None:
     _as_user(machine, f"systemctl --user stop {_UNIT}")
     left = _processes(machine)
     result = _as_user(machine, f"systemctl --user show -P Result {_UNIT}").strip()
