@@ -237,7 +237,7 @@ class ScriptContract(BatchContract):
     ) -> None:
         job_id = system.submit(self.job(tmp_path, command=("sleep", "60"), **limited))
         ended = end_of(system, job_id)
-        assert ended.state is JobState.TIMED_OUT
+        assert ended.state is JobState.TIMED_OUT, ended
         assert ended.reason
         assert system.accounting([job_id])[job_id].state is JobState.TIMED_OUT
 

@@ -30,7 +30,7 @@ class TestGridEngine(ScriptContract):
     @pytest.fixture
     def system(self, grid_engine: GridEngine) -> BatchSystem:
         found = grid_engine.system
-        found.accounting_pause_s = 5.0  # it is flushed each second, not each quarter of a minute
+        found.accounting_pause_s = 20.0  # it is flushed each second, on a busy machine later
         return found
 
     @pytest.fixture
