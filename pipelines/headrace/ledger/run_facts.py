@@ -210,7 +210,7 @@ def _conditions(wanted: RunFilter, sites: Collection[str] | None) -> Iterator[Co
     begin, end = wanted.span
     yield from (RunRecord.created_at >= begin, RunRecord.created_at < end)
     if wanted.starred:
-        yield RunRecord.is_starred
+        yield RunRecord.is_starred.is_(True)
     tags = type_coerce(RunRecord.tags, Text)
     for tag in wanted.tag:
         yield tags.icontains(f'"{tag}"', autoescape=True)
@@ -222,7 +222,7 @@ def _conditions(wanted: RunFilter, sites: Collection[str] | None) -> Iterator[Co
         override = (FACTS.c.name + "=" + FACTS.c.text).icontains(wanted.text, autoescape=True)
         yield or_(
             *(each.icontains(wanted.text, autoescape=True) for each in columns),
-            exists().where(_OF_RUN, FACTS.c.kind == "override", override),
+            _fact(FACTS.c.kind == "override", override),
         )
     yield from map(_has, wanted.conditions)
 
@@ -230,8 +230,12 @@ def _conditions(wanted: RunFilter, sites: Collection[str] | None) -> Iterator[Co
 def _has(condition: Condition) -> ColumnElement[bool]:
     """Return whether a run has an override or metric that meets a condition."""
     is_text = condition.number is None
-    column, value = (
-        (FACTS.c.text, condition.text) if is_text else (FACTS.c.number, condition.number)
-    )
+    column: Column[Any] = FACTS.c.text if is_text else FACTS.c.number
+    value: Any = condition.text if is_text else condition.number
     is_named = or_(FACTS.c.name == condition.key, FACTS.c.short == condition.key)
-    return exists().where(_OF_RUN, is_named, _SIGNS[condition.sign](column, value))
+    return _fact(is_named, _SIGNS[condition.sign](column, value))
+
+
+def _fact(*where: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Return whether a run has a fact, also in a query that is sorted by another."""
+    return exists().where(_OF_RUN, *where).correlate(RunRecord)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from typing import Any
 
 import pytest
+from sqlalchemy import delete, update
 
-from headrace.errors import UnknownNameError
+from headrace.errors import UnknownNameError, UserError
 from headrace.execution.reap import end_run
 from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
+from headrace.ledger.rows import RunRecord
+from headrace.ledger.run_facts import FACTS
+from headrace.recipe.unix_accounts import account
 from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState
 from headrace.suites.records import SuiteSummary
@@ -62,7 +68,7 @@ def test_a_run_that_only_packed_and_one_whose_recipe_is_gone_have_none():
     assert json.loads(shown("--json"))[0]["metric"] is None
     for content in ("{", "[]"):
         run.folder.recipe.write_text(content)
-        assert shown().splitlines()[1].split()[2] == "succeeded"
+        assert "succeeded" in shown().splitlines()[1].split()
     run.folder.recipe.unlink()
     assert json.loads(shown("--json"))[0]["metric"] is None
 
@@ -76,6 +82,79 @@ def test_a_suite_tells_its_trials_and_the_best_value():
     assert "7 of 12 trials, 2 without success, best 0.25 (#3)" in shown()
     run.folder.summary.write_text("{")
     assert "its suite.json is damaged" in shown()
+
+
+def test_a_row_says_what_differs_who_when_and_how_long():
+    run = succeeded(("trainer.max_epochs=3",), train={"metrics": {"loss": 0.5}})
+    (row,) = json.loads(shown("--json"))
+    assert row["overrides"] == ["trainer.max_epochs=3"]
+    assert (row["dataset"], row["seed"], row["user"]) == ("digits", 7, account())
+    assert row["metrics"] == {"loss": 0.5}
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["created_at"]))
+    for words in (run.run_id, account(), when, "trainer.max_epochs=3 seed=7", "loss 0.5"):
+        assert words in " ".join(shown().split())
+
+
+def test_the_list_is_filtered_and_sorted_by_a_metric_whose_direction_is_known():
+    runs = [
+        succeeded((f"seed={k}", "trainer.monitor=score", "trainer.monitor_mode=min"),
+                  train={"metrics": {"score": k, "loss": k, "f1": k}})
+        for k in (1, 3, 2)
+    ]  # fmt: skip
+    packed = make_run(kind="pack")
+
+    def seeds(*options: str) -> list[int]:
+        return [row["seed"] for row in json.loads(shown(*options, "--json"))]
+
+    assert seeds() == [2, 3, 1]
+    assert seeds("--sort", "score") == seeds("--sort", "loss") == [1, 2, 3]
+    for sort in ("f1", "-score", "loss:max"):
+        assert seeds(f"--sort={sort}") == [3, 2, 1]
+    assert seeds("--where", "score>1", "--where", "seed=2", "--since", "1d") == [2]
+    assert "score 3" in " ".join(shown("--sort", "score:max", "--limit", "1").split())
+    assert packed.run_id not in shown()
+    (row,) = json.loads(shown("--kind", "pack", "--json"))
+    assert row["run_id"] == packed.run_id
+    done = headrace("mark", runs[0].run_id, "--tag", "paper", "--note", "first try", "--star")
+    assert done.exit_code == 0
+    for options in (("--tag", "Paper"), ("--starred",), ("--text", "FIRST T")):
+        assert seeds(*options) == [1]
+    assert "*, paper, first try" in " ".join(shown("--starred").split())
+    (act,) = (each for each in open_ledger().acts(run_id=runs[0].run_id) if each.what == "mark")
+    assert json.loads(act.details) == {"tag": ["paper"], "note": "first try", "star": True}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("runs", "--sort", "acuracy"), "metric 'acuracy'"),
+        (("runs", "--where", "a>b"), "'b' of 'a>b' is not a number"),
+        (("runs", "--where", "lr"), "'lr' is not a condition"),
+        (("runs", "--since", "yesterday"), "'yesterday' is not a day"),
+        (("runs", "--until", "2026-13"), "'2026-13' is not a day"),
+        (("audit", "--since", "2026-02-30"), "'2026-02-30' is not a day"),
+        (("mark", "x", "--tag", "a b"), "a b"),
+        (("mark", "x", "--note", "n" * 2001), "2000"),
+        (("mark", "x"), "nothing to change"),
+        (("mark", "x", "--star"), "no run 'x'"),
+    ],
+)
+def test_a_wrong_filter_or_mark_is_refused_by_name(words: tuple[str, ...], message: str):
+    with pytest.raises((UserError, UnknownNameError), match=re.escape(message)):
+        headrace(*words)
+
+
+def test_runs_of_an_earlier_release_get_what_lists_need_from_their_folders():
+    run = succeeded(("seed=3",), evaluate={"metrics": {"f1": 0.5}})
+    site = json.loads(run.folder.site.read_text()) | {"accounts": {account(): "ada"}}
+    run.folder.site.write_text(json.dumps(site))
+    with open_ledger()._database.write() as session:
+        empty = {"kind": "", "user": "", "dataset": "", "seed": None, "is_indexed": False}
+        session.execute(update(RunRecord).values(empty))
+        session.execute(delete(FACTS))
+    (row,) = json.loads(shown("--where", "f1=0.5", "--where", "seed=3", "--json"))
+    found = [row[name] for name in ("kind", "user", "dataset", "seed", "metrics")]
+    assert found == ["train", "ada", "digits", 3, {"f1": 0.5}]
 
 
 def test_show_tells_every_attempt_with_its_cause():
