@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -15,6 +15,7 @@ from sqlalchemy import (
     Table,
     Text,
     and_,
+    bindparam,
     delete,
     exists,
     or_,
@@ -117,21 +118,31 @@ class RunFacts(LedgerPart):
         query = select(RunRecord).where(RunRecord.is_indexed.is_(False))
         return self._all(query.order_by(RunRecord.created_at.desc()).limit(limit))
 
-    def put_facts(self, found: Iterable[tuple[RunRecord, Iterable[Fact]]]) -> None:
+    def put_facts(self, found: Sequence[tuple[RunRecord, Iterable[Fact]]]) -> None:
         """Replace the facts of runs, and the kind, user, dataset and seed of their rows.
 
         A run that has changed since its record was read keeps those that it has.
         """
+        table, now = RunRecord.__table__, (RunRecord.run_id, RunRecord.state, RunRecord.overrides)
+        change = update(table).where(table.c.run_id == bindparam("of"))  # type: ignore[arg-type]
         with self._database.write("facts") as session:
-            for record, facts in found:
-                read = {name: getattr(record, name) for name in ("run_id", "state", "overrides")}
-                names = ("kind", "user", "dataset", "seed")
-                values = {name: getattr(record, name) for name in names}
-                change = update(RunRecord).filter_by(**read).values(**values, is_indexed=True)
-                if session.execute(change).rowcount:  # type: ignore[attr-defined]
-                    session.execute(delete(FACTS).where(FACTS.c.run_id == record.run_id))
-                    rows = {each[:2]: _row(record.run_id, each) for each in facts}
-                    self._database.put(session, FACTS, [*rows.values()])
+            read = [record.run_id for record, _ in found]
+            query = select(*now).where(RunRecord.run_id.in_(read))
+            same = {tuple(row) for row in session.execute(query)}
+            kept = [
+                (record, facts)
+                for record, facts in found
+                if (record.run_id, record.state, record.overrides) in same
+            ]
+            if not kept:
+                return
+            run_ids = [record.run_id for record, _ in kept]
+            session.execute(delete(FACTS).where(FACTS.c.run_id.in_(run_ids)))
+            session.connection().execute(change, [_noted(record) for record, _ in kept])
+            rows = {
+                (run.run_id, *each[:2]): _row(run.run_id, each) for run, of in kept for each in of
+            }
+            self._database.put(session, FACTS, [*rows.values()])
 
     def mark_runs(self, run_ids: Collection[str], marks: Marks) -> None:
         """Change tags, note and star of runs, in one transaction.
@@ -177,6 +188,11 @@ def _mark(record: RunRecord, marks: Marks) -> None:
         raise UserError(what, "Remove some with --untag.")
     record.note = record.note if marks.note is None else marks.note
     record.is_starred = record.is_starred if marks.star is None else marks.star
+
+
+def _noted(record: RunRecord) -> dict[str, Any]:
+    values = {name: getattr(record, name) for name in ("kind", "user", "dataset", "seed")}
+    return {"of": record.run_id, "is_indexed": True, **values}
 
 
 def _row(run_id: str, fact: Fact) -> dict[str, Any]:

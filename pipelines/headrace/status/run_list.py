@@ -30,6 +30,7 @@ from headrace.status.run import MainMetric, RunView, json_of, run_views, traits_
 logger = logging.getLogger(__name__)
 
 _MOST_ACTS = 200
+_NEWEST = RunFilter()
 _INDEXED_AT_ONCE = 500
 _LOWER_IS_BETTER = re.compile(r"loss|err|mae|mse|perplexity|wer|cer|time|_s$", re.IGNORECASE)
 _FOR_ACTS = ("limit", "state", "user", "text")
@@ -64,7 +65,7 @@ class RunsPage(Record):
     """Refused requests in Airflow, no older than the rows."""
 
 
-def runs_page(wanted: RunFilter, sites: Sites = None, asker: str = "") -> RunsPage:
+def runs_page(wanted: RunFilter = _NEWEST, sites: Sites = None, asker: str = "") -> RunsPage:
     """Return the runs that a filter lets through.
 
     Runs that failed include the refused requests of a user, or of all users.

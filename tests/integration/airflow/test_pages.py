@@ -73,6 +73,7 @@ ACTS: dict[str, dict[str, object]] = {
     "/act/suite": {"id": "digits-2", "what": "pause"},
     "/act/suite/add": {"id": "digits-2", "words": "seed=4"},
     "/act/lease": {"id": "digits-2"},
+    "/act/mark": {"ids": ["digits-2"], "tag": ["paper"]},
 }
 
 
