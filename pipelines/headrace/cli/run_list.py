@@ -22,8 +22,8 @@ from headrace.status.run import MainMetric, RunView, Trials, run_views
 from headrace.status.run_list import found_runs, mark_runs, runs_page
 from headrace.status.step import attempt_views
 
-_MOST_OF_NOTE = 60
-"""Characters of a note in the list."""
+_MOST_LETTERS = 40
+"""Letters of the differences, or of a note, in the list: a row stays a line of a pipe."""
 
 app = typer.Typer(name="runs", invoke_without_command=True)
 
@@ -166,7 +166,7 @@ def _what(row: RunView) -> str:
         () if row.seed is None or "seed" in {*map(_key, row.overrides)} else (f"seed={row.seed}",)
     )
     data = () if row.dataset in ("", row.recipe) else (f"dataset={row.dataset}",)
-    return " ".join((*row.overrides, *data, *seed))
+    return shortened(" ".join((*row.overrides, *data, *seed)), _MOST_LETTERS)
 
 
 def _key(override: str) -> str:
@@ -174,7 +174,7 @@ def _key(override: str) -> str:
 
 
 def _marks(row: RunView) -> str:
-    note = shortened(row.note.partition("\n")[0], _MOST_OF_NOTE)
+    note = shortened(row.note.partition("\n")[0], _MOST_LETTERS)
     return ", ".join(filter(None, ("*" if row.is_starred else "", *row.tags, note)))
 
 
