@@ -138,7 +138,10 @@ def test_refused_requests_stand_below_the_runs_of_every_list_that_has_failed_one
     assert "Refused" not in headrace("runs", "--state", "succeeded").stdout
 
 
-def test_terminal_json_and_page_say_the_same_of_every_run(told: Told):
+def test_terminal_json_and_page_say_the_same_of_every_run(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("headrace.cli.console._PIPE_WIDTH", 400)  # no result is folded
     page = {row["run_id"]: row for row in json.loads(runs_page().model_dump_json())["rows"]}
     programs = {row["run_id"]: row for row in json.loads(headrace("runs", "--json").stdout)}
     lines = [line.rstrip() for line in headrace("runs", columns=300).stdout.splitlines()]
