@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.run_facts import Fact
-from headrace.ledger.run_filter import Condition, RunFilter
+from headrace.ledger.run_filter import RunCondition, RunFilter
 from headrace.states import StepState
 from support.ledger_rows import run_row
 
@@ -172,7 +172,7 @@ def _is_wanted(run: FoundRun, wanted: RunFilter) -> bool:
     )
 
 
-def _holds(run: FoundRun, condition: Condition) -> bool:
+def _holds(run: FoundRun, condition: RunCondition) -> bool:
     values: list[str | float] = [
         text for key, text in run.overrides.items()
         if condition.key in (key, key.rpartition(".")[2])
@@ -181,7 +181,7 @@ def _holds(run: FoundRun, condition: Condition) -> bool:
     return any(_meets(value, condition) for value in values)
 
 
-def _meets(value: str | float, condition: Condition) -> bool:
+def _meets(value: str | float, condition: RunCondition) -> bool:
     if condition.number is None:
         is_equal = str(value) == condition.text
         return is_equal if condition.sign == "=" else not is_equal

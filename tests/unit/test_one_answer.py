@@ -142,9 +142,16 @@ def test_terminal_json_and_page_say_the_same_of_every_run(
     told: Told, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("headrace.cli.console._PIPE_WIDTH", 400)  # no result is folded
-    page = {row["run_id"]: row for row in json.loads(runs_page().model_dump_json())["rows"]}
-    programs = {row["run_id"]: row for row in json.loads(headrace("runs", "--json").stdout)}
-    lines = [line.rstrip() for line in headrace("runs", columns=300).stdout.splitlines()]
+    page = {
+        row["run_id"]: row
+        for row in json.loads(runs_page(RunFilter(kind=("all",))).model_dump_json())["rows"]
+    }
+    programs = {
+        row["run_id"]: row for row in json.loads(headrace("runs", "--kind", "all", "--json").stdout)
+    }
+    lines = [
+        line.rstrip() for line in headrace("runs", "--kind", "all", columns=300).stdout.splitlines()
+    ]
     terminal = {line.split()[0]: line for line in lines[1:]}
     assert page.keys() == programs.keys() == terminal.keys() == told.keys()
     for run_id, (result, metric, failure_class) in told.items():

@@ -28,7 +28,7 @@ from headrace.errors import UnknownNameError, UserError, nearest
 from headrace.ledger.columns import LedgerRow, Number, PlainText
 from headrace.ledger.database import LedgerPart, grouped
 from headrace.ledger.rows import RunRecord
-from headrace.ledger.run_filter import ALL, Condition, Marks, RunFilter, number_of
+from headrace.ledger.run_filter import ALL, Marks, RunCondition, RunFilter, number_of
 
 _MOST_TAGS = 50
 _NO_RUNS = ("pack", "rehearsal")
@@ -243,7 +243,7 @@ def _conditions(wanted: RunFilter, sites: Collection[str] | None) -> Iterator[Co
     yield from map(_has, wanted.conditions)
 
 
-def _has(condition: Condition) -> ColumnElement[bool]:
+def _has(condition: RunCondition) -> ColumnElement[bool]:
     """Return whether a run has an override or metric that meets a condition."""
     is_text = condition.number is None
     column: Column[Any] = FACTS.c.text if is_text else FACTS.c.number

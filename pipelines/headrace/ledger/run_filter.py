@@ -24,7 +24,7 @@ Words = Annotated[tuple[Annotated[str, Field(max_length=200)], ...], Field(max_l
 Tag = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,40}$")]
 
 
-class Condition(NamedTuple):
+class RunCondition(NamedTuple):
     """A condition on an override or a metric."""
 
     key: str
@@ -91,7 +91,7 @@ class RunFilter(Record):
         return span_of(self.since)[0], span_of(self.until)[1]
 
     @property
-    def conditions(self) -> tuple[Condition, ...]:
+    def conditions(self) -> tuple[RunCondition, ...]:
         """The conditions of `where`."""
         return tuple(map(_condition, self.where))
 
@@ -144,7 +144,7 @@ def number_of(text: str) -> float | None:
     return None if math.isnan(number) else number
 
 
-def _condition(word: str) -> Condition:
+def _condition(word: str) -> RunCondition:
     found = _CONDITION.fullmatch(word)
     if found is None:
         raise UserError(f"'{word}' is not a condition", "Write it as in lr=0.1 or 'accuracy>0.9'.")
@@ -153,4 +153,4 @@ def _condition(word: str) -> Condition:
     if number is None and "=" != sign != "!=":
         hint = f"After {sign} comes a number, as in '{key}{sign}0.9'."
         raise UserError(f"'{text}' of '{word}' is not a number", hint)
-    return Condition(key, sign, text, number)
+    return RunCondition(key, sign, text, number)

@@ -237,9 +237,11 @@ def test_runs_of_a_site_for_some_users_are_shown_to_these_and_to_who_runs_airflo
     assert mine.status == 200  # of a site that is for everybody
 
 
-def test_runs_are_marked_and_found_through_rest(
-    airflow_service: AirflowService, doors: Doors, run: Run
-):
+def test_runs_are_marked_and_found_through_rest(airflow_service: AirflowService, doors: Doors):
+    with airflow_service.settings():
+        run = make_suite(overrides=("trainer.max_epochs=1",))
+        end_run(run, StepState.CANCELLED, "a test")
+
     def asked(path: str, body: object = None) -> Answer:
         return ask(airflow_service, path, doors.tokens["op"], body)
 
