@@ -213,7 +213,7 @@ def list_runs(limit: int = 20, state: str | None = None, **filters: Any) -> Any:
         raise UserError(f"The state '{state}' does not exist", nearest(state, StepState))
     given = {**filters, "limit": limit, "state": () if state is None else (state,)}
     wanted = parse(RunFilter, given, "The filter of the list")
-    rows = found_runs(wanted, with_metrics=True)
+    rows = found_runs(wanted)
     names = (
         "run_id",
         "kind",

@@ -171,12 +171,9 @@ async def curves(request: Request, names: Names) -> Response:
 
 
 @data.get("/compare", dependencies=[sees_runs])
-async def compare(
-    request: Request, names: Names, all_rows: Annotated[bool, Query(alias="all")] = False
-) -> Response:
+async def compare(request: Request, names: Names) -> Response:
     """Return the differences between up to twenty runs or trials."""
-    question = partial(compare_page, tuple(names), all_rows=all_rows)
-    return await answers.send(request, question)
+    return await answers.send(request, partial(compare_page, tuple(names)))
 
 
 @data.get("/suite", dependencies=[sees_runs])

@@ -33,9 +33,6 @@ from headrace.recipe.home import home
 from headrace.recipe.unix_accounts import account
 from headrace.record import Record
 
-_FORMER_USER = "admin"
-"""User of logins of earlier releases; now it is the account, so that a person has one name."""
-
 MARK = "HEADRACE_AIRFLOW_HOME"
 """Environment variable of all processes of the service; its value is headrace's home."""
 
@@ -102,7 +99,7 @@ def make_login(folder: Path) -> Credentials:
     file = passwords_file(folder)
     if file.exists():
         file.chmod(0o600)
-        former = json.loads(read_text(file) or "{}").get(_FORMER_USER)
+        former = json.loads(read_text(file) or "{}").get("admin")  # user of earlier releases
         if former is not None:
             write_json(file, {account(): former})
         return read_login(folder)

@@ -24,6 +24,7 @@ from headrace.status.step import attempt_views
 
 _MOST_LETTERS = 40
 """Letters of the differences, or of a note, in the list: a row stays a line of a pipe."""
+Several = list[str] | None
 
 app = typer.Typer(name="runs", invoke_without_command=True)
 
@@ -32,35 +33,25 @@ app = typer.Typer(name="runs", invoke_without_command=True)
 def runs(  # noqa: PLR0913  options of a command
     context: typer.Context,
     limit: Annotated[int, typer.Option(min=1, help="Most runs to list.")] = 20,
-    state: Annotated[list[StepState] | None, typer.Option(help="Only this state.")] = None,
-    kind: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this kind, or `all`; default: no packings, no rehearsals."),
-    ] = None,
-    user: Annotated[list[str] | None, typer.Option(help="Only of this user.")] = None,
-    recipe: Annotated[
-        list[str] | None,
-        typer.Option(help="Only of this recipe.", autocompletion=arguments.recipes),
-    ] = None,
-    tag: Annotated[list[str] | None, typer.Option(help="Only with this tag.")] = None,
+    state: Annotated[list[StepState] | None, typer.Option(help="Only in this state.")] = None,
+    kind: Annotated[Several, typer.Option(help="Only of this kind, as `pack`; or `all`.")] = None,
+    user: Annotated[Several, typer.Option(help="Only of this user.")] = None,
+    recipe: Annotated[Several, typer.Option(help="Only of this recipe.")] = None,
+    tag: Annotated[Several, typer.Option(help="Only with this tag.")] = None,
     starred: Annotated[bool, typer.Option("--starred", help="Only with a star.")] = False,
-    where: Annotated[
-        list[str] | None,
-        typer.Option(help="Override, seed, dataset or metric: lr=0.1, 'accuracy>0.9'."),
-    ] = None,
+    where: Annotated[Several, typer.Option(help="Only with lr=0.1, 'accuracy>0.9', ….")] = None,
     since: Annotated[str, typer.Option(help="First day: 2026-11-01, 2026-11, or 7d.")] = "",
     until: Annotated[str, typer.Option(help="Last day, the same way.")] = "",
     text: Annotated[str, typer.Option(help="Part of id, recipe, overrides, note, ….")] = "",
-    sort: Annotated[
-        str, typer.Option(help="Metric, best first; NAME:min, NAME:max or -NAME.")
-    ] = "",
+    sort: Annotated[str, typer.Option(help="Metric, best first; NAME:min, NAME:max.")] = "",
     as_json: JsonOption = False,
 ) -> None:
     """List runs, the newest first; `runs show` shows one.
 
     All filters hold together; of an option that is given several times one value is enough, but of
-    `--tag` and `--where` all. Days are those of UTC. A key is dotted (`model.lr`) or its last part
-    (`lr`).
+    `--tag` and `--where` all. Days are those of UTC. `--where` takes overrides, `seed`, `dataset`
+    and metrics; a key is dotted (`model.lr`) or its last part (`lr`). Packings and rehearsals are
+    listed only by `--kind`.
 
     The main metric is what training monitors (`trainer.monitor`), else the first of evaluation by
     name, else the loss; with `--sort` it is that one, and runs without it come last. A suite shows
@@ -81,7 +72,7 @@ def runs(  # noqa: PLR0913  options of a command
     given = {name: value for name, value in context.params.items() if value and name != "as_json"}
     wanted = parse(RunFilter, given, "The filter of the list")
     if as_json:
-        tell_json(found_runs(wanted, with_metrics=True))
+        tell_json(found_runs(wanted))
         return
     page = runs_page(wanted)
     open_console().print(Listing.of(page.rows, *_COLUMNS))
@@ -92,8 +83,8 @@ def runs(  # noqa: PLR0913  options of a command
 
 def mark(
     run_ids: Annotated[list[str], arguments.a_run("Ids of runs.", "RUN...")],
-    tag: Annotated[list[str] | None, typer.Option(help="Tag to add.")] = None,
-    untag: Annotated[list[str] | None, typer.Option(help="Tag to remove.")] = None,
+    tag: Annotated[Several, typer.Option(help="Tag to add.")] = None,
+    untag: Annotated[Several, typer.Option(help="Tag to remove.")] = None,
     note: Annotated[str | None, typer.Option(help="New note; '' removes it.")] = None,
     star: Annotated[bool | None, typer.Option("--star/--no-star", help="Star it, or not.")] = None,
 ) -> None:
@@ -106,8 +97,8 @@ def mark(
         headrace mark digits-20260102-030405-0a1b2c3d --tag paper --star
         headrace mark RUN RUN --untag paper --note "wrong labels in val"
     """
-    given = {"tag": tag, "untag": untag, "note": note, "star": star}
-    marks = parse(Marks, {name: each for name, each in given.items() if each is not None}, "Marks")
+    given = {"tag": tag or (), "untag": untag or (), "note": note, "star": star}
+    marks = parse(Marks, given, "The marks")
     if marks == Marks():
         raise UserError("There is nothing to change", "Give --tag, --untag, --note or --star.")
     mark_runs(run_ids, marks, Actor.here())
@@ -162,15 +153,9 @@ def _trials_words(trials: Trials, metric: MainMetric | None) -> str:
 
 def _what(row: RunView) -> str:
     """Return what differs from other runs: overrides, dataset, seed."""
-    seed = (
-        () if row.seed is None or "seed" in {*map(_key, row.overrides)} else (f"seed={row.seed}",)
-    )
-    data = () if row.dataset in ("", row.recipe) else (f"dataset={row.dataset}",)
-    return shortened(" ".join((*row.overrides, *data, *seed)), _MOST_LETTERS)
-
-
-def _key(override: str) -> str:
-    return override.lstrip("+").partition("=")[0]
+    words = [*row.overrides, f"dataset={row.dataset}", f"seed={row.seed}"]
+    unknown = {"dataset=", f"dataset={row.recipe}", "seed=None"}
+    return shortened(" ".join(dict.fromkeys(w for w in words if w not in unknown)), _MOST_LETTERS)
 
 
 def _marks(row: RunView) -> str:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Text, exists, func, select, type_coerce
+from sqlalchemy import ColumnElement, Text, exists, func, or_, select, type_coerce
 from sqlalchemy.orm import aliased
 
+from headrace.errors import UnknownNameError, nearest
 from headrace.ledger.database import LedgerPart, grouped
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
+from headrace.ledger.run_filter import Marks, RunFilter, span_of
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.states import StepState
 
 NEWEST_LEASES = select(LeaseRecord).order_by(
     LeaseRecord.created_at.desc(), LeaseRecord.lease_id.desc()
 )
+_NEWEST_RUNS = select(RunRecord).order_by(RunRecord.created_at.desc(), RunRecord.run_id.desc())
+_NO_RUNS = ("pack", "rehearsal")
+"""Kinds that are listed only by their names, or by `all`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +41,7 @@ class Packing:
 
 
 class ManyRuns(LedgerPart):
-    """The part of the ledger that lists runs, and rows of many runs at once."""
+    """The part of the ledger that lists and marks runs, and rows of many runs at once."""
 
     def runs(
         self,
@@ -53,14 +59,37 @@ class ManyRuns(LedgerPart):
             run_ids: Their ids; empty for all.
             sites: Sites that are included; None for all.
         """
-        query = select(RunRecord).order_by(RunRecord.created_at.desc(), RunRecord.run_id.desc())
+        query = _NEWEST_RUNS.where(*_of_sites(sites))
         if states:
             query = query.where(RunRecord.state.in_(states))
         if run_ids:
             query = query.where(RunRecord.run_id.in_(run_ids))
-        if sites is not None:
-            query = query.where(RunRecord.site_name.in_(sites))
         return self._all(query.limit(limit))
+
+    def find_runs(
+        self, wanted: RunFilter, sites: Collection[str] | None = None
+    ) -> tuple[RunRecord, ...]:
+        """Return the runs that a filter lets through, newest first.
+
+        With conditions or a metric to sort by, which the caller applies, the limit is left out.
+        """
+        limit = None if wanted.where or wanted.sort else wanted.limit
+        query = _NEWEST_RUNS.where(*_of_sites(sites), *_conditions(wanted))
+        return self._all(query.limit(limit))
+
+    def mark_runs(self, run_ids: Collection[str], marks: Marks) -> None:
+        """Change tags, note and star of runs, in one transaction.
+
+        Raises:
+            UnknownNameError: A run does not exist, or lacks a tag to remove.
+        """
+        with self._database.write("marks") as session:
+            for run_id in run_ids:
+                record = session.get(RunRecord, run_id)
+                if record is None:
+                    what = f"There is no run '{run_id}' in the ledger"
+                    raise UnknownNameError(what, "List runs: headrace runs.")
+                _mark(record, marks)
 
     def attempts_of(self, run_ids: Collection[str]) -> Mapping[str, Sequence[AttemptRecord]]:
         """Return all attempts by run, in the order of their requests."""
@@ -121,3 +150,40 @@ class ManyRuns(LedgerPart):
             rows = session.execute(query.group_by(TrialRecord.run_id, TrialRecord.state))
             found = grouped((run_id, (state, count)) for run_id, state, count in rows)
         return {run_id: dict(counts) for run_id, counts in found.items()}
+
+
+def _of_sites(sites: Collection[str] | None) -> tuple[ColumnElement[bool], ...]:
+    return () if sites is None else (RunRecord.site_name.in_(sites),)
+
+
+def _conditions(wanted: RunFilter) -> Iterator[ColumnElement[bool]]:
+    if not wanted.kind:
+        yield RunRecord.kind.not_in(_NO_RUNS)
+    for column, values in (
+        (RunRecord.kind, () if "all" in wanted.kind else wanted.kind),
+        (RunRecord.state, wanted.state),
+        (RunRecord.user, wanted.user),
+        (RunRecord.recipe_name, wanted.recipe),
+    ):
+        if values:
+            yield column.in_(values)
+    yield RunRecord.created_at >= span_of(wanted.since)[0]
+    yield RunRecord.created_at < span_of(wanted.until)[1]
+    if wanted.starred:
+        yield RunRecord.is_starred.is_(True)
+    tags, overrides = (type_coerce(each, Text) for each in (RunRecord.tags, RunRecord.overrides))
+    yield from (tags.icontains(f'"{tag}"', autoescape=True) for tag in wanted.tag)
+    if wanted.text:
+        names = (RunRecord.run_id, RunRecord.recipe_name, RunRecord.site_name, RunRecord.user)
+        texts = (*names, RunRecord.dataset, RunRecord.note, tags, overrides)
+        yield or_(*(each.icontains(wanted.text, autoescape=True) for each in texts))
+
+
+def _mark(record: RunRecord, marks: Marks) -> None:
+    for tag in {*marks.untag}.difference(record.tags):
+        what = f"Run {record.run_id} has no tag '{tag}'"
+        raise UnknownNameError(what, nearest(tag, record.tags))
+    record.tags = tuple(dict.fromkeys((*record.tags, *marks.tag)))
+    record.tags = tuple(tag for tag in record.tags if tag not in marks.untag)
+    record.note = record.note if marks.note is None else marks.note
+    record.is_starred = record.is_starred if marks.star is None else marks.star

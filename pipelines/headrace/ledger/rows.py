@@ -41,10 +41,10 @@ class RunRecord(LedgerRow, kw_only=True):
     overrides: Mapped[tuple[str, ...]] = mapped_column(Json(tuple[str, ...]), default=())
     """Overrides `key=value` of the recipe."""
     kind: Mapped[str] = mapped_column(default="", server_default="")
-    """`train`, `suite`, …, as in `RunRequest`, or `rehearsal`; empty: written by an earlier release
-    and not yet read from its folder, as are the next three."""
+    """`train`, `suite`, …, as in `RunRequest`, or `rehearsal`; of an earlier release `train`,
+    `suite` or empty, with neither dataset nor seed."""
     user: Mapped[str] = mapped_column(default="", server_default="")
-    """The requester, by the name of the Unix account."""
+    """The requester, by the name of the Unix account; empty: only in the run's folder."""
     dataset: Mapped[str] = mapped_column(default="", server_default="")
     """Name of its dataset; empty if it has none."""
     seed: Mapped[int | None] = mapped_column(BigInteger, default=None)
@@ -53,8 +53,6 @@ class RunRecord(LedgerRow, kw_only=True):
     )
     note: Mapped[str] = mapped_column(default="", server_default="")
     is_starred: Mapped[bool] = mapped_column(default=False, server_default=false())
-    is_indexed: Mapped[bool] = mapped_column(default=False, server_default=false())
-    """Whether `headrace_facts` has its present overrides and metrics."""
     finished_at: Mapped[float | None] = mapped_column(default=None)
     """When it ended; null while it runs."""
     outputs: Mapped[dict[str, Any]] = mapped_column(Json(dict[str, Any]), default_factory=dict)

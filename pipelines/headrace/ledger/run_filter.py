@@ -1,46 +1,67 @@
-"""Which runs a list has: one record of filters for the terminal, Python, REST and pages."""
+"""Which runs a list has, and marks of runs: records for the terminal, Python, REST and pages."""
 
 from __future__ import annotations
 
 import math
+import operator
 import re
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from headrace.errors import UserError
 from headrace.record import Record
 from headrace.states import StepState
 
-ALL = "all"
-"""Every kind of run."""
-
 _CONDITION = re.compile(r"\s*([^=<>!]*[^=<>!\s])\s*(>=|<=|!=|=|<|>)(.*)", re.DOTALL)
-_DAY = re.compile(r"(\d{4}-\d\d)(-\d\d)?")
-_DAYS = re.compile(r"(\d{1,5})d")
+_SIGNS = {
+    "=": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt, "<=": operator.le,
+    ">=": operator.ge,
+}  # fmt: skip
 
 Words = Annotated[tuple[Annotated[str, Field(max_length=200)], ...], Field(max_length=20)]
 Tag = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,40}$")]
+Tags = Annotated[tuple[Tag, ...], Field(max_length=20)]
 
 
 class RunCondition(NamedTuple):
-    """A condition on an override or a metric."""
+    """A condition on an override, the seed, the dataset or a metric."""
 
     key: str
-    """Dotted, or the part behind the last dot; the name of a metric."""
+    """Dotted, or the part behind the last dot."""
     sign: str
     text: str
-    number: float | None
-    """The text as a number; None if it is not one."""
+
+    @classmethod
+    def of(cls, word: str) -> RunCondition:
+        """Return the condition that a word such as `lr=0.1` gives; raise `UserError` if none."""
+        found = _CONDITION.fullmatch(word)
+        if found is None or (found[2] not in ("=", "!=") and math.isnan(_number(found[3]))):
+            hint = "Write it as in lr=0.1, name!=resnet or 'accuracy>0.9' (< and > with a number)."
+            raise UserError(f"'{word}' is not a condition", hint)
+        return cls(found[1], found[2], found[3].strip())
+
+    def holds(self, values: Mapping[str, str | float]) -> bool | None:
+        """Whether the value with the key, else one whose key ends in it, meets the condition.
+
+        Numbers are compared as numbers. None if there is no value.
+        """
+        named = [value for key, value in values.items() if key.endswith(f".{self.key}")]
+        named = [values[self.key]] if self.key in values else named
+        is_met, number = _SIGNS[self.sign], _number(self.text)
+        if math.isnan(number):
+            return any(is_met(str(value), self.text) for value in named) if named else None
+        return any(is_met(_number(value), number) for value in named) if named else None
 
 
 class Marks(Record):
     """Changes of the tags, the note and the star of a run."""
 
-    tag: tuple[Tag, ...] = Field(default=(), max_length=20)
+    tag: Tags = ()
     """Tags to add: 1 to 40 letters, digits, `.`, `-` or `_`."""
-    untag: tuple[Tag, ...] = Field(default=(), max_length=20)
+    untag: Tags = ()
     """Tags to remove."""
     note: str | None = Field(default=None, max_length=2000)
     """New note; empty removes it, null leaves it."""
@@ -57,7 +78,7 @@ class RunFilter(Record):
     """Kinds of runs, or `all`; by default all but packings and rehearsals."""
     user: Words = ()
     recipe: Words = ()
-    tag: tuple[Tag, ...] = Field(default=(), max_length=20)
+    tag: Tags = ()
     """Tags, in upper or lower case; a run has all of them."""
     starred: bool = False
     where: Words = ()
@@ -69,41 +90,14 @@ class RunFilter(Record):
     text: str = Field(default="", max_length=200)
     """Part of the id, recipe, site, user, dataset, overrides, tags or note, in any case."""
     sort: str = Field(default="", max_length=200)
-    """A metric, the best value first; `NAME:min`, `NAME:max` or `-NAME` (greatest first) give the
-    direction. Runs without a value come last. Empty: the newest first."""
-
-    @field_validator("where")
-    @classmethod
-    def _readable(cls, words: tuple[str, ...]) -> tuple[str, ...]:
-        for word in words:
-            _condition(word)
-        return words
-
-    @field_validator("since", "until")
-    @classmethod
-    def _is_day(cls, text: str) -> str:
-        span_of(text)
-        return text
+    """A metric, the best value first; `NAME:min` or `NAME:max` gives the direction. Runs without a
+    value come last. Empty: the newest first."""
 
     @property
-    def span(self) -> tuple[float, float]:
-        """First second that is included, and the first that is not, since the epoch."""
-        return span_of(self.since)[0], span_of(self.until)[1]
-
-    @property
-    def conditions(self) -> tuple[RunCondition, ...]:
-        """The conditions of `where`."""
-        return tuple(map(_condition, self.where))
-
-    @property
-    def order(self) -> tuple[str, Literal["min", "max"] | None]:
-        """The metric to sort by, and whether its least or greatest value is first if given."""
-        if self.sort.startswith("-"):
-            return self.sort[1:], "max"
+    def order(self) -> tuple[str, str]:
+        """The metric to sort by, and `min` or `max` if the direction is given."""
         name, _, mode = self.sort.rpartition(":")
-        if name and mode in ("min", "max"):
-            return name, "min" if mode == "min" else "max"
-        return self.sort, None
+        return (name, mode) if name and mode in ("min", "max") else (self.sort, "")
 
 
 def span_of(text: str) -> tuple[float, float]:
@@ -113,20 +107,18 @@ def span_of(text: str) -> tuple[float, float]:
         UserError: The text is not `2026-11-01`, `2026-11` or `30d`.
     """
     if not text:
-        return 0.0, float("inf")
-    days, day = _DAYS.fullmatch(text), _DAY.fullmatch(text)
+        return 0.0, math.inf
+    is_month = text.count("-") == 1
     try:
-        if days:
-            today = datetime.now(timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0)
-            begin, is_month = today - timedelta(days=int(days[1])), False
+        if text[-1] == "d" and text[:-1].isdecimal():
+            now = datetime.now(timezone.utc) - timedelta(days=int(text[:-1]))
+            begin = now.replace(hour=0, minute=0, second=0, microsecond=0)
         else:
-            is_month = day is not None and day[2] is None
-            begin = datetime.strptime(f"{text}-01" if is_month else text, "%Y-%m-%d")
-            begin = begin.replace(tzinfo=timezone.utc)
+            begin = datetime.strptime(f"{text} +0000", f"%Y-%m{'' if is_month else '-%d'} %z")
+        end = begin + timedelta(days=31 if is_month else 1)
     except (ValueError, OverflowError):
         hint = "Write 2026-11-01, 2026-11, or 30d for thirty days."
         raise UserError(f"'{text}' is not a day", hint) from None
-    end = begin + timedelta(days=31 if is_month else 1)
     return begin.timestamp(), (end.replace(day=1) if is_month else end).timestamp()
 
 
@@ -135,22 +127,9 @@ def first_day(text: str) -> str:
     return f"{datetime.fromtimestamp(span_of(text)[0], timezone.utc):%Y-%m-%d}" if text else ""
 
 
-def number_of(text: str) -> float | None:
-    """Return a text as a number; None if it is not one, or NaN."""
+def _number(value: str | float) -> float:
+    """Return a value as a number; NaN if it is not one."""
     try:
-        number = float(text)
+        return float(value)
     except ValueError:
-        return None
-    return None if math.isnan(number) else number
-
-
-def _condition(word: str) -> RunCondition:
-    found = _CONDITION.fullmatch(word)
-    if found is None:
-        raise UserError(f"'{word}' is not a condition", "Write it as in lr=0.1 or 'accuracy>0.9'.")
-    key, sign, text = found[1], found[2], found[3].strip()
-    number = number_of(text)
-    if number is None and "=" != sign != "!=":
-        hint = f"After {sign} comes a number, as in '{key}{sign}0.9'."
-        raise UserError(f"'{text}' of '{word}' is not a number", hint)
-    return RunCondition(key, sign, text, number)
+        return math.nan

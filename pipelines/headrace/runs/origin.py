@@ -14,7 +14,7 @@ from headrace.files.layout import RunFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.objects.store import is_remote
-from headrace.recipe.difference import Change, essence, flattened
+from headrace.recipe.difference import essence, flattened
 from headrace.recipe.recipe import Recipe
 from headrace.record import Figures, Record
 from headrace.runs.code_state import UNKNOWN, CodeSnapshot, code_state
@@ -53,12 +53,6 @@ class Origin(Figures):
     launch: dict[str, int] = {}
     """Of a trial: `train.nodes` and `train.ranks_per_node` of its last training, which may be fewer
     than in the recipe."""
-
-
-class Differing(Change):
-    """A difference between two runs or trials."""
-
-    part: Part
 
 
 class Beside(Record):
@@ -121,19 +115,8 @@ def today(before: Origin) -> Origin:
     )
 
 
-def compare(before: Origin, after: Origin) -> tuple[Differing, ...]:
-    """Return all differences of two origins; an unknown version or commit is none."""
-    return tuple(
-        Differing(part=each.part, key=each.key, before=each.values[0], after=each.values[1])
-        for each in side_by_side((before, after))
-    )
-
-
-def side_by_side(origins: Sequence[Origin], *, all_rows: bool = False) -> tuple[Beside, ...]:
-    """Return all differences of several origins; an unknown version or commit is none.
-
-    With `all_rows`, also what is equal.
-    """
+def side_by_side(origins: Sequence[Origin]) -> tuple[Beside, ...]:
+    """Return all differences of several origins; an unknown version or commit is none."""
     facts = [_facts(each) for each in origins]
     keys = dict.fromkeys(key for each in facts for key in each)
     packages = _comparable([each.made_with.packages for each in origins])
@@ -142,7 +125,7 @@ def side_by_side(origins: Sequence[Origin], *, all_rows: bool = False) -> tuple[
     for part, key in sorted(keys, key=lambda each: _PARTS.index(each[0])):
         values = tuple(each.get((part, key), "") for each in facts)
         is_meant = {"packages": key in packages, "machine": has_machines}.get(part, True)
-        if all_rows or (is_meant and len({*values} - {UNKNOWN}) > 1):
+        if is_meant and len({*values} - {UNKNOWN}) > 1:
             found.append(Beside(part=part, key=key, values=values))
     return tuple(found)
 

@@ -20,7 +20,7 @@ from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunR
 from headrace.recipe.suite import Objective
 from headrace.record import Record
 from headrace.runs.costs import Cost, cost_of, has_price
-from headrace.runs.owners import owner_is_gone
+from headrace.runs.owners import owner_is_gone, user_of
 from headrace.runs.planned_steps import run_metrics
 from headrace.runs.prediction import BETWEEN, Ahead, Prediction
 from headrace.runs.suites import Sought, best_point, sought_by
@@ -31,8 +31,7 @@ from headrace.suites.records import FOLD, PRUNED, SuiteSummary
 _MOST = 10_000
 _OPEN = (StepState.QUEUED.value, StepState.RUNNING.value)
 _USEFUL = (StepState.SUCCEEDED.value, PRUNED)
-_SHOWN = ("overrides", "dataset", "seed", "user", "tags", "note", "is_starred")
-"""Fields of a run's row that are shown as they are."""
+_AS_ENTERED = ("overrides", "dataset", "seed", "tags", "note", "is_starred")
 
 
 class RunTraits(Record):
@@ -142,7 +141,7 @@ class RunView(Record):
     removed: Removal | None = None
     """What is gone of its files; null if nothing is."""
     metrics: dict[str, float] = {}
-    """Metrics at its end, of a suite those of its best trial; only in `headrace runs --json`."""
+    """All metrics, of a suite those of its best trial; left out on pages."""
 
     @property
     def goes_on(self) -> bool:
@@ -195,7 +194,13 @@ class RunRows:
 def run_views(records: Sequence[RunRecord]) -> tuple[RunView, ...]:
     """Return the state of runs; files are read only of those that have not ended."""
     now = time.time()
-    return tuple(_view(rows, now) for rows in RunRows.of(records))
+    views = [_view(rows, now) for rows in RunRows.of(records)]
+    best = {each.run_id: each.trials.best for each in views if each.trials and each.trials.best}
+    of_trials = open_ledger().metrics_of_trials(best)
+    return tuple(
+        each.model_copy(update={"metrics": {**each.metrics, **of_trials.get(each.run_id, {})}})
+        for each in views
+    )
 
 
 def _view(rows: RunRows, now: float) -> RunView:
@@ -220,12 +225,14 @@ def by_ledger(rows: RunRows, now: float) -> RunView:
     summary, damage = _summary(record) if traits.kind == "suite" else (None, "")
     failed = why_failed(record, attempts)
     why = failed.message or failed.state.value if failed else ""
+    metric = _best(record, traits, summary) if summary else main_metric(record)
     return RunView(
         run_id=record.run_id,
-        kind=record.kind or traits.kind,
+        kind="rehearsal" if record.kind == "rehearsal" else traits.kind,
         recipe=record.recipe_name,
         site=record.site_name,
-        **{name: getattr(record, name) for name in _SHOWN},
+        user=record.user or _user(record.folder, record.owner),
+        **{name: getattr(record, name) for name in _AS_ENTERED},
         owner=record.owner,
         folder=record.folder,
         state=record.state,
@@ -233,7 +240,8 @@ def by_ledger(rows: RunRows, now: float) -> RunView:
         created_at=record.created_at,
         finished_at=record.finished_at,
         elapsed_s=(record.finished_at or now) - record.created_at,
-        metric=_best(record, traits, summary) if summary else main_metric(record),
+        metric=metric,
+        metrics=run_metrics(record.outputs) | ({metric.name: metric.value} if metric else {}),
         cost=rows.cost(now),
         why=why or why_no_lease(rows),
         failure=FailedAttempt.model_validate(failed) if failed else None,
@@ -257,6 +265,7 @@ def under_way(row: RunView, steps: Sequence[StepView]) -> dict[str, object]:
         if now.name == "suite":
             updates["progress"] = row.trials.ended / row.trials.total
     elif now.name == "train" and now.status is not None:
+        updates["metrics"] = now.status.metrics
         updates["metric"] = main_of(now.status.metrics, traits_of(row).monitor)
     return updates
 
@@ -304,9 +313,14 @@ def traits_of(record: RunRecord | RunView) -> RunTraits:
 
 
 @lru_cache(maxsize=_MOST)
+def _user(path: str, owner: str) -> str:
+    return user_of(RunFolder(Path(path)), owner)
+
+
+@lru_cache(maxsize=_MOST)
 def _traits(path: str) -> RunTraits:
     folder = RunFolder(Path(path))
-    request, recipe = json_of(folder.request), json_of(folder.recipe)
+    request, recipe = _json(folder.request), _json(folder.recipe)
     trainer, suite = (_part(recipe.get(name)) for name in ("trainer", "suite"))
     monitor = trainer.get("monitor")
     kind = "suite" if is_there(folder.source) else request.get("kind")
@@ -326,12 +340,7 @@ def _part(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def json_of(file: Path) -> dict[str, Any]:
-    """Return the content of a JSON file with an object.
-
-    Raises:
-        ValueError: It is missing, or damaged.
-    """
+def _json(file: Path) -> dict[str, Any]:
     content = None
     with suppress(RecursionError):
         content = json.loads(read_bytes(file) or b"")

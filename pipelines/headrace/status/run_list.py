@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 import json
-import logging
-import re
+import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 from pydantic import ConfigDict, Field
 
-from headrace.errors import LedgerError, UserError
-from headrace.files.layout import RunFolder
+from headrace.errors import UnknownNameError, UserError, nearest
 from headrace.ledger.audit_rows import ActRecord
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
-from headrace.ledger.run_facts import Fact
-from headrace.ledger.run_filter import Marks, RunFilter
+from headrace.ledger.run_filter import Marks, RunCondition, RunFilter
 from headrace.recipe.teams import Sites
 from headrace.record import Record
 from headrace.runs.audit import Actor, note, refused_requests
-from headrace.runs.owners import user_of
 from headrace.runs.planned_steps import run_metrics
 from headrace.states import StepState
-from headrace.status.run import MainMetric, RunView, json_of, run_views, traits_of
-
-logger = logging.getLogger(__name__)
+from headrace.status.run import MainMetric, RunView, run_views, traits_of
 
 _MOST_ACTS = 200
 _NEWEST = RunFilter()
-_INDEXED_AT_ONCE = 500
-_LOWER_IS_BETTER = re.compile(r"loss|err|mae|mse|perplexity|wer|cer|time|_s$", re.IGNORECASE)
-_FOR_ACTS = ("limit", "state", "user", "text")
+_FOR_ACTS = {"limit", "state", "user", "text"}
 """Filters that apply to refused requests."""
 
 
@@ -69,38 +60,45 @@ def runs_page(wanted: RunFilter = _NEWEST, sites: Sites = None, asker: str = "")
     """Return the runs that a filter lets through.
 
     Runs that failed include the refused requests of a user, or of all users.
-
-    Raises:
-        UnknownNameError: As `found_runs`.
     """
-    rows = found_runs(wanted, sites)
+    rows = tuple(row.model_copy(update={"metrics": {}}) for row in found_runs(wanted, sites))
     refused: tuple[ActView, ...] = ()
-    if wanted.model_fields_set <= {*_FOR_ACTS} and (
-        not wanted.state or StepState.FAILED in wanted.state
-    ):
+    others = wanted.model_dump(exclude=_FOR_ACTS, exclude_defaults=True)
+    if not others and (not wanted.state or StepState.FAILED in wanted.state):
         since = rows[-1].created_at if len(rows) == wanted.limit else 0.0
         found = _acts(refused_requests(asker, wanted.limit, since))
         refused = tuple(act for act in found if _is_wanted(act, wanted))
     return RunsPage(now=time.time(), rows=rows, metric=wanted.order[0], refused=refused)
 
 
-def found_runs(
-    wanted: RunFilter, sites: Sites = None, *, with_metrics: bool = False
-) -> tuple[RunView, ...]:
+def found_runs(wanted: RunFilter, sites: Sites = None) -> tuple[RunView, ...]:
     """Return the runs that a filter lets through, of some sites or all.
 
     Raises:
-        UnknownNameError: No run has the metric to sort by, or there is none because no run has the
-            user, recipe, kind, or key of a condition.
+        UnknownNameError: None of the runs has the metric, or the key of a condition.
+        UserError: A condition or a day is not one, or the direction of the metric is unknown.
     """
-    index_runs()
-    ledger, (metric, mode) = open_ledger(), wanted.order
-    records = ledger.find_runs(wanted, sites, mode or _better(metric))
-    rows = run_views(records)
-    if not metric and not with_metrics:
-        return rows
-    metrics = ledger.metrics_of([row.run_id for row in rows])
-    return tuple(_with_metrics(row, metrics.get(row.run_id, {}), metric) for row in rows)
+    found: Sequence[RunRecord] = open_ledger().find_runs(wanted, sites)
+    if not (wanted.where or wanted.sort):
+        return run_views(found)
+    others = run_views([run for run in found if run.kind == "suite" or not run.state.is_final])
+    metrics = {run.run_id: run_metrics(run.outputs) for run in found}
+    metrics |= {row.run_id: row.metrics for row in others}
+    found, metric = _meeting(wanted, found, metrics), wanted.order[0]
+    if not found or not metric:
+        return run_views(found[: wanted.limit])
+    values = {run_id: of[metric] for run_id, of in metrics.items() if metric in of}
+    if not values:
+        raise _unknown("metric", metric, chain(*metrics.values()))
+    sign = -1 if _mode(wanted, found, values) == "max" else 1
+
+    def rank(run: RunRecord) -> tuple[bool, float]:
+        value = sign * values.get(run.run_id, math.nan)
+        return math.isnan(value), value
+
+    rows = run_views(sorted(found, key=rank)[: wanted.limit])
+    shown = {run_id: MainMetric(name=metric, value=value) for run_id, value in values.items()}
+    return tuple(row.model_copy(update={"metric": shown.get(row.run_id)}) for row in rows)
 
 
 def mark_runs(run_ids: Sequence[str], marks: Marks, by: Actor) -> None:
@@ -108,81 +106,55 @@ def mark_runs(run_ids: Sequence[str], marks: Marks, by: Actor) -> None:
 
     Raises:
         UnknownNameError: A run does not exist, or lacks a tag to remove.
-        UserError: A run would have too many tags.
     """
     open_ledger().mark_runs(run_ids, marks)
     given = marks.model_dump(include={*Marks.model_fields}, exclude_defaults=True)
-    details = json.dumps(given, ensure_ascii=False)
     for run_id in run_ids:
-        note(by, "mark", run_id, details)
+        note(by, "mark", run_id, json.dumps(given, ensure_ascii=False))
 
 
-def index_runs() -> None:
-    """Enter overrides and metrics of runs that have changed, and of runs of earlier releases.
+def _meeting(
+    wanted: RunFilter, found: Sequence[RunRecord], metrics: Mapping[str, Mapping[str, float]]
+) -> Sequence[RunRecord]:
+    """Return the runs that meet all conditions; raise if none has the key of one."""
+    values = {run.run_id: {**_given(run), **metrics[run.run_id]} for run in found}
+    left = found
+    for condition in map(RunCondition.of, wanted.where):
+        holds = {run_id: condition.holds(of) for run_id, of in values.items()}
+        if {*holds.values()} == {None}:
+            raise _unknown("override or metric", condition.key, chain(*values.values()))
+        left = [run for run in left if holds[run.run_id]]
+    return left
 
-    Lists then find them by SQL. A ledger that cannot be written stays as it is.
+
+def _given(run: RunRecord) -> dict[str, str | float]:
+    """Return a run's dataset, seed and overrides by key."""
+    words = (word.lstrip("+").partition("=") for word in run.overrides)
+    given = {key: text for key, sign, text in words if sign and key[0] != "~"}
+    return {"dataset": run.dataset, "seed": str(run.seed), **given}
+
+
+def _unknown(what: str, name: str, valid: Iterable[str]) -> UnknownNameError:
+    hint = nearest(name, {*valid})
+    return UnknownNameError(f"No run of the list has the {what} '{name}'", hint)
+
+
+def _mode(wanted: RunFilter, found: Sequence[RunRecord], values: Mapping[str, float]) -> str:
+    """Return whether lower (`min`) or higher (`max`) values of the metric are better.
+
+    The newest run with a metric that is not built in decides, if it monitors it or has it as an
+    objective.
     """
-    ledger = open_ledger()
-    try:
-        while some := ledger.not_indexed(_INDEXED_AT_ONCE):
-            ledger.put_facts([(record, tuple(_facts(record))) for record in map(_whole, some)])
-    except LedgerError as error:
-        logger.warning("Newest changes of runs are not found by filters: %s", error.what)
+    from headrace.recipe.evaluate import BETTER_WHEN  # not needed for the newest runs
 
-
-def _whole(record: RunRecord) -> RunRecord:
-    """Add what an earlier release has not entered, from the run's folder if it can be read."""
-    if record.kind:
-        return record
-    folder = RunFolder(Path(record.folder))
-    record.user = user_of(folder, record.owner)
-    with suppress(ValueError, OSError):  # a folder that is gone, or of another account
-        recipe, accounts = json_of(folder.recipe), json_of(folder.site).get("accounts") or {}
-        record.kind, record.user = traits_of(record).kind, accounts.get(record.user, record.user)
-        record.dataset = (recipe.get("dataset") or {}).get("name", "")
-        record.seed = recipe.get("seed")
-    return record
-
-
-def _facts(record: RunRecord) -> Iterator[Fact]:
-    given = {"dataset": record.dataset} if record.dataset else {}
-    given |= {} if record.seed is None else {"seed": str(record.seed)}
-    for word in record.overrides:
-        key, sign, text = word.lstrip("+").partition("=")
-        if sign and not key.startswith("~"):
-            given[key] = text
-    yield from (Fact("override", key, text) for key, text in given.items())
-    metrics = run_metrics(record.outputs)
-    best = record.outputs.get("suite", {}).get("best")
-    if isinstance(best, int):
-        for trial in open_ledger().trials_numbered(record.run_id, [best]).values():
-            metrics = trial.metrics
-    yield from (Fact("metric", name, repr(value)) for name, value in metrics.items())
-
-
-def _better(metric: str) -> str:
-    """Return whether lower (`min`) or higher (`max`) values of a metric are better.
-
-    The newest run with it decides if it monitors the metric or has it as an objective, else the
-    name.
-    """
-    record = open_ledger().newest_with(metric) if metric else None
-    if record is not None:
-        traits = traits_of(record)
-        modes = {each.metric: each.mode for each in traits.objectives}
-        if traits.monitor == metric:
-            return traits.monitor_mode
-        if metric in modes:
-            return modes[metric]
-    return "min" if _LOWER_IS_BETTER.search(metric) else "max"
-
-
-def _with_metrics(row: RunView, metrics: Mapping[str, float], metric: str) -> RunView:
-    updates: dict[str, object] = {"metrics": dict(metrics)}
-    if metric:
-        is_known = metric in metrics
-        updates = {"metric": MainMetric(name=metric, value=metrics[metric]) if is_known else None}
-    return row.model_copy(update=updates)
+    metric, mode = wanted.order
+    traits = traits_of(next((run for run in found if run.run_id in values), found[0]))
+    modes = {each.metric: each.mode for each in traits.objectives}
+    mode = mode or {traits.monitor: traits.monitor_mode, **modes, **BETTER_WHEN}.get(metric, "")
+    if not mode:
+        what = f"Whether lower or higher values of '{metric}' are better is unknown"
+        raise UserError(what, f"Sort by {metric}:min (the least first) or {metric}:max.")
+    return mode
 
 
 def _is_wanted(act: ActView, wanted: RunFilter) -> bool:

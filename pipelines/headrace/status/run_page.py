@@ -185,26 +185,20 @@ def curves_page(names: Iterable[str]) -> CurvesPage:
     return CurvesPage(runs=tuple(curves_of(name, read_history(_folder(name))) for name in names))
 
 
-def compare_page(names: Sequence[str], *, all_rows: bool = False) -> ComparePage:
+def compare_page(names: Sequence[str]) -> ComparePage:
     """Return what differs between runs or trials: metrics, recipe, data, code, packages.
 
-    A suite counts as its best trial. With `all_rows`, also what is equal.
+    A suite is compared by its best trial.
 
     Raises:
         UnknownNameError: No run has that id, or the trial has not begun.
         StepError: A folder is gone or damaged.
     """
-    shown = tuple(map(_best_trial, names))
-    rows = side_by_side([origin(name) for name in shown], all_rows=all_rows)
-    return ComparePage(names=shown, rows=rows)
-
-
-def _best_trial(name: str) -> str:
-    """Return the best trial of a suite, if there is one; else the name."""
-    if ":" in name:
-        return name
-    (row,) = run_views([open_ledger().run(name)])
-    return f"{name}:{row.trials.best}" if row.trials and row.trials.best else name
+    ledger, runs = open_ledger(), [name for name in names if ":" not in name]
+    rows = run_views([ledger.run(name) for name in runs])
+    best = {row.run_id: row.trials.best for row in rows if row.trials and row.trials.best}
+    shown = [f"{name}:{best[name]}" if name in best else name for name in names]
+    return ComparePage(names=tuple(shown), rows=side_by_side([*map(origin, shown)]))
 
 
 def _folder(name: str) -> RunFolder:
