@@ -10,10 +10,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Text, exists, func, or_, select, type_coerce
 from sqlalchemy.orm import aliased
 
-from headrace.errors import UnknownNameError, nearest
 from headrace.ledger.database import LedgerPart, grouped
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
-from headrace.ledger.run_filter import Marks, RunFilter, span_of
+from headrace.ledger.run_filter import RunFilter, span_of
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.states import StepState
 
@@ -41,7 +40,7 @@ class Packing:
 
 
 class ManyRuns(LedgerPart):
-    """The part of the ledger that lists and marks runs, and rows of many runs at once."""
+    """The part of the ledger that lists runs, and rows of many runs at once."""
 
     def runs(
         self,
@@ -76,20 +75,6 @@ class ManyRuns(LedgerPart):
         limit = None if wanted.where or wanted.sort else wanted.limit
         query = _NEWEST_RUNS.where(*_of_sites(sites), *_conditions(wanted))
         return self._all(query.limit(limit))
-
-    def mark_runs(self, run_ids: Collection[str], marks: Marks) -> None:
-        """Change tags, note and star of runs, in one transaction.
-
-        Raises:
-            UnknownNameError: A run does not exist, or lacks a tag to remove.
-        """
-        with self._database.write("marks") as session:
-            for run_id in run_ids:
-                record = session.get(RunRecord, run_id)
-                if record is None:
-                    what = f"There is no run '{run_id}' in the ledger"
-                    raise UnknownNameError(what, "List runs: headrace runs.")
-                _mark(record, marks)
 
     def attempts_of(self, run_ids: Collection[str]) -> Mapping[str, Sequence[AttemptRecord]]:
         """Return all attempts by run, in the order of their requests."""
@@ -175,15 +160,6 @@ def _conditions(wanted: RunFilter) -> Iterator[ColumnElement[bool]]:
     yield from (tags.icontains(f'"{tag}"', autoescape=True) for tag in wanted.tag)
     if wanted.text:
         names = (RunRecord.run_id, RunRecord.recipe_name, RunRecord.site_name, RunRecord.user)
-        texts = (*names, RunRecord.dataset, RunRecord.note, tags, overrides)
-        yield or_(*(each.icontains(wanted.text, autoescape=True) for each in texts))
-
-
-def _mark(record: RunRecord, marks: Marks) -> None:
-    for tag in {*marks.untag}.difference(record.tags):
-        what = f"Run {record.run_id} has no tag '{tag}'"
-        raise UnknownNameError(what, nearest(tag, record.tags))
-    record.tags = tuple(dict.fromkeys((*record.tags, *marks.tag)))
-    record.tags = tuple(tag for tag in record.tags if tag not in marks.untag)
-    record.note = record.note if marks.note is None else marks.note
-    record.is_starred = record.is_starred if marks.star is None else marks.star
+        texts = dict.fromkeys((*names, RunRecord.dataset, RunRecord.note, tags), wanted.text)
+        texts[overrides] = json.dumps(wanted.text)[1:-1]
+        yield or_(*(each.icontains(text, autoescape=True) for each, text in texts.items()))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Mapping
-from datetime import datetime, timedelta, timezone
+from calendar import timegm
+from collections.abc import Iterable
+from datetime import date, datetime, timedelta, timezone
 from typing import Annotated, NamedTuple
 
 from pydantic import Field
@@ -43,14 +44,13 @@ class RunCondition(NamedTuple):
             raise UserError(f"'{word}' is not a condition", hint)
         return cls(found[1], found[2], found[3].strip())
 
-    def holds(self, values: Mapping[str, str | float]) -> bool | None:
-        """Whether the value with the key, else one whose key ends in it, meets the condition.
+    def holds(self, values: Iterable[tuple[str, str | float]]) -> bool | None:
+        """Whether one of the values with the key meets the condition; None if there is none.
 
-        Numbers are compared as numbers. None if there is no value.
+        Numbers are compared as numbers.
         """
-        named = [value for key, value in values.items() if key.endswith(f".{self.key}")]
-        named = [values[self.key]] if self.key in values else named
         is_met, number = _SIGNS[self.sign], _number(self.text)
+        named = [value for key, value in values if key == self.key]
         if math.isnan(number):
             return any(is_met(str(value), self.text) for value in named) if named else None
         return any(is_met(_number(value), number) for value in named) if named else None
@@ -108,23 +108,22 @@ def span_of(text: str) -> tuple[float, float]:
     """
     if not text:
         return 0.0, math.inf
-    is_month = text.count("-") == 1
+    days, is_month = text.removesuffix("d"), text.count("-") == 1
     try:
-        if text[-1] == "d" and text[:-1].isdecimal():
-            now = datetime.now(timezone.utc) - timedelta(days=int(text[:-1]))
-            begin = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        if days != text and days.isdecimal():
+            begin = datetime.now(timezone.utc).date() - timedelta(days=int(days))
         else:
-            begin = datetime.strptime(f"{text} +0000", f"%Y-%m{'' if is_month else '-%d'} %z")
-        end = begin + timedelta(days=31 if is_month else 1)
+            begin = date.fromisoformat(f"{text}-01" if is_month else text)
+        end = (begin + timedelta(days=31)).replace(day=1) if is_month else begin + timedelta(days=1)
     except (ValueError, OverflowError):
         hint = "Write 2026-11-01, 2026-11, or 30d for thirty days."
         raise UserError(f"'{text}' is not a day", hint) from None
-    return begin.timestamp(), (end.replace(day=1) if is_month else end).timestamp()
+    return timegm(begin.timetuple()), timegm(end.timetuple())
 
 
 def first_day(text: str) -> str:
     """Return the day of the begin of `span_of`, as `2026-11-01`; empty for an empty text."""
-    return f"{datetime.fromtimestamp(span_of(text)[0], timezone.utc):%Y-%m-%d}" if text else ""
+    return f"{datetime.fromtimestamp(span_of(text)[0], timezone.utc).date()}" if text else ""
 
 
 def _number(value: str | float) -> float:

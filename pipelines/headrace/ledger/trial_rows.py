@@ -175,13 +175,10 @@ class TrialRows(LedgerPart):
 
     def metrics_of_trials(self, numbers: Mapping[str, int]) -> dict[str, dict[str, float]]:
         """Return the metrics of one trial of each suite, by suite; unknown trials are absent."""
-        columns = (TrialRecord.run_id, TrialRecord.metrics)
-        found: dict[str, dict[str, float]] = {}
+        key = tuple_(TrialRecord.run_id, TrialRecord.number)
+        query = select(TrialRecord.run_id, TrialRecord.metrics).where(key.in_(numbers.items()))
         with self._database.read() as session:
-            for some in at_most(numbers.items()):
-                key = tuple_(TrialRecord.run_id, TrialRecord.number)
-                found.update(session.execute(select(*columns).where(key.in_(some))).tuples())
-        return found
+            return dict(session.execute(query).tuples().all())
 
     def trial(self, run_id: str, number: int) -> TrialRecord:
         """Return the trial with this number; raise `UnknownNameError` if it does not exist."""

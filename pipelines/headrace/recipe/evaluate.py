@@ -52,7 +52,7 @@ _LOWER_IS_BETTER = {
 """Metrics of each task that `evaluate.max_metrics` may name."""
 
 
-BETTER_WHEN: dict[str | None, str] = {
+BETTER_WHEN = {
     **dict.fromkeys(chain(("loss", "val_loss"), *_LOWER_IS_BETTER.values()), "min"),
     **dict.fromkeys(chain(*_HIGHER_IS_BETTER.values()), "max"),
 }

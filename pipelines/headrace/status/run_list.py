@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from pydantic import ConfigDict, Field
@@ -66,8 +66,12 @@ def runs_page(wanted: RunFilter = _NEWEST, sites: Sites = None, asker: str = "")
     others = wanted.model_dump(exclude=_FOR_ACTS, exclude_defaults=True)
     if not others and (not wanted.state or StepState.FAILED in wanted.state):
         since = rows[-1].created_at if len(rows) == wanted.limit else 0.0
-        found = _acts(refused_requests(asker, wanted.limit, since))
-        refused = tuple(act for act in found if _is_wanted(act, wanted))
+        refused = tuple(
+            act
+            for act in _acts(refused_requests(asker, wanted.limit, since))
+            if wanted.text.lower() in f"{act.user} {act.details} {act.refused}".lower()
+            and (not wanted.user or act.user in wanted.user)
+        )
     return RunsPage(now=time.time(), rows=rows, metric=wanted.order[0], refused=refused)
 
 
@@ -117,21 +121,27 @@ def _meeting(
     wanted: RunFilter, found: Sequence[RunRecord], metrics: Mapping[str, Mapping[str, float]]
 ) -> Sequence[RunRecord]:
     """Return the runs that meet all conditions; raise if none has the key of one."""
-    values = {run.run_id: {**_given(run), **metrics[run.run_id]} for run in found}
+    values: dict[str, list[tuple[str, str | float]]] = {
+        run.run_id: [*_given(run), *metrics[run.run_id].items()] for run in found
+    }
     left = found
     for condition in map(RunCondition.of, wanted.where):
         holds = {run_id: condition.holds(of) for run_id, of in values.items()}
         if {*holds.values()} == {None}:
-            raise _unknown("override or metric", condition.key, chain(*values.values()))
+            names = (name for of in values.values() for name, _ in of)
+            raise _unknown("override or metric", condition.key, names)
         left = [run for run in left if holds[run.run_id]]
     return left
 
 
-def _given(run: RunRecord) -> dict[str, str | float]:
-    """Return a run's dataset, seed and overrides by key."""
+def _given(run: RunRecord) -> Iterator[tuple[str, str]]:
+    """Yield dataset, seed and overrides, by their keys and by the last parts of these."""
     words = (word.lstrip("+").partition("=") for word in run.overrides)
-    given = {key: text for key, sign, text in words if sign and key[0] != "~"}
-    return {"dataset": run.dataset, "seed": str(run.seed), **given}
+    given: dict[str, object] = {"dataset": run.dataset, "seed": run.seed}
+    given |= {key: text for key, sign, text in words if sign and key[0] != "~"}
+    for key, value in given.items():
+        if value not in ("", None):
+            yield from ((name, str(value)) for name in {key, key.rpartition(".")[2]})
 
 
 def _unknown(what: str, name: str, valid: Iterable[str]) -> UnknownNameError:
@@ -150,16 +160,13 @@ def _mode(wanted: RunFilter, found: Sequence[RunRecord], values: Mapping[str, fl
     metric, mode = wanted.order
     traits = traits_of(next((run for run in found if run.run_id in values), found[0]))
     modes = {each.metric: each.mode for each in traits.objectives}
-    mode = mode or {traits.monitor: traits.monitor_mode, **modes, **BETTER_WHEN}.get(metric, "")
+    mode = mode or {traits.monitor or "": traits.monitor_mode, **modes, **BETTER_WHEN}.get(
+        metric, ""
+    )
     if not mode:
         what = f"Whether lower or higher values of '{metric}' are better is unknown"
         raise UserError(what, f"Sort by {metric}:min (the least first) or {metric}:max.")
     return mode
-
-
-def _is_wanted(act: ActView, wanted: RunFilter) -> bool:
-    words = f"{act.user} {act.details} {act.refused}".lower()
-    return wanted.text.lower() in words and (not wanted.user or act.user in wanted.user)
 
 
 def acts_of(run_id: str) -> tuple[ActView, ...]:
