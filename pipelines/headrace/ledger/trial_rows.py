@@ -178,7 +178,7 @@ class TrialRows(LedgerPart):
         key = tuple_(TrialRecord.run_id, TrialRecord.number)
         query = select(TrialRecord.run_id, TrialRecord.metrics).where(key.in_(numbers.items()))
         with self._database.read() as session:
-            return dict(session.execute(query).tuples().all())
+            return {row.run_id: row.metrics for row in session.execute(query)}
 
     def trial(self, run_id: str, number: int) -> TrialRecord:
         """Return the trial with this number; raise `UnknownNameError` if it does not exist."""

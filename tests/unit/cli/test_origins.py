@@ -33,9 +33,8 @@ def told(*arguments: str) -> list[tuple[str, ...]]:
     done = headrace(*arguments, "--json")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
-    if arguments[0] == "diff":
-        return [(each["part"], each["key"], *each["values"]) for each in found["rows"]]
-    return [(each["part"], each["key"], each["before"], each["after"]) for each in found]
+    rows = found["rows"] if arguments[0] == "diff" else found
+    return [(each["part"], each["key"], *each["values"]) for each in rows]
 
 
 def gave(run: Run, accuracy: float, fingerprint: str) -> None:
@@ -122,8 +121,6 @@ def test_any_number_of_runs_stand_side_by_side_and_a_suite_by_its_best_trial():
     assert page["names"] == [*names[:-1], f"{suite.run_id}:2"]
     shown = headrace("diff", *names, columns=80).stdout
     assert f"5: {suite.run_id}:2" in shown
-    assert ("recipe", "name", '"digits"', '"digits"') in told("diff", "--all", *names[:2])
-    assert ("recipe", "seed", "1") in told("diff", names[0])
 
 
 def test_runs_of_other_commits_and_changes_differ_in_them(repository: Path):

@@ -8,21 +8,21 @@ import time
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, update
 
+from headrace.api import list_runs
 from headrace.errors import UnknownNameError, UserError
 from headrace.execution.reap import end_run
 from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.rows import RunRecord
-from headrace.ledger.run_facts import FACTS
 from headrace.recipe.unix_accounts import account
 from headrace.runs.runs import Run
+from headrace.runs.trials import note_trials
 from headrace.states import FailureClass, StepState
+from headrace.steps.mailbox import StepStatus
 from headrace.suites.records import SuiteSummary
 from support.command_line import headrace
 from support.runs import attempt_row_of, lease_on_disk, make_run
-from support.suite_journal import make_suite
+from support.suite_journal import added, ended, journal, make_suite, started
 
 pytestmark = pytest.mark.usefixtures("headrace_home")
 
@@ -98,7 +98,7 @@ def test_a_row_says_what_differs_who_when_and_how_long():
 def test_the_list_is_filtered_and_sorted_by_a_metric_whose_direction_is_known():
     runs = [
         succeeded((f"seed={k}", "trainer.monitor=score", "trainer.monitor_mode=min"),
-                  train={"metrics": {"score": k, "loss": k, "f1": k}})
+                  train={"metrics": {"score": k, "loss": k, "f1": k, "other": k}})
         for k in (1, 3, 2)
     ]  # fmt: skip
     packed = make_run(kind="pack")
@@ -107,11 +107,15 @@ def test_the_list_is_filtered_and_sorted_by_a_metric_whose_direction_is_known():
         return [row["seed"] for row in json.loads(shown(*options, "--json"))]
 
     assert seeds() == [2, 3, 1]
-    assert seeds("--sort", "score") == seeds("--sort", "loss") == [1, 2, 3]
-    for sort in ("f1", "-score", "loss:max"):
-        assert seeds(f"--sort={sort}") == [3, 2, 1]
+    for sort in ("score", "loss", "other:min"):
+        assert seeds("--sort", sort) == [1, 2, 3]
+    for sort in ("f1", "other:max", "score:max"):
+        assert seeds("--sort", sort) == [3, 2, 1]
     assert seeds("--where", "score>1", "--where", "seed=2", "--since", "1d") == [2]
     assert "score 3" in " ".join(shown("--sort", "score:max", "--limit", "1").split())
+    table = list_runs(limit=1, sort="score:max", where=["seed!=9"], state="succeeded")
+    (row,) = table.to_dict("records") if hasattr(table, "to_dict") else table.to_pylist()
+    assert (row["metrics.score"], row["overrides"].split()[0]) == (3, "seed=3")
     assert packed.run_id not in shown()
     (row,) = json.loads(shown("--kind", "pack", "--json"))
     assert row["run_id"] == packed.run_id
@@ -124,11 +128,30 @@ def test_the_list_is_filtered_and_sorted_by_a_metric_whose_direction_is_known():
     assert json.loads(act.details) == {"tag": ["paper"], "note": "first try", "star": True}
 
 
+def test_a_running_training_and_a_suite_that_failed_are_found_by_their_metrics():
+    running = make_run()
+    folder = lease_on_disk(running)
+    attempt_row_of(running, "train", folder)
+    status = StepStatus(state=StepState.RUNNING, metrics={"val_loss": 0.25, "f1": 0.5})
+    write_record(running.lease_folder(folder).step(1).status, status)
+    suite = make_suite(key="of a suite")
+    journal(suite.folder, added(1, seed=1), started(1), ended(1, 0.5), added(2, seed=2))
+    write_record(suite.folder.summary, SuiteSummary(total=2, counts={"succeeded": 1}, best=1))
+    end_run(suite, StepState.FAILED, "a test")
+    note_trials(suite.folder)
+    rows = json.loads(shown("--sort", "val_loss", "--json"))
+    assert [row["run_id"] for row in rows] == [running.run_id, suite.run_id]
+    assert [row["metric"]["value"] for row in rows] == [0.25, 0.5]
+    (row,) = json.loads(shown("--where", "f1=0.5", "--json"))
+    assert row["metrics"] == {"val_loss": 0.25, "f1": 0.5}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("runs", "--sort", "acuracy"), "metric 'acuracy'"),
-        (("runs", "--where", "a>b"), "'b' of 'a>b' is not a number"),
+        (("runs", "--where", "a>b"), "'a>b' is not a condition"),
+        (("runs", "--text", "x" * 201), "200"),
+        (("diff", "x"), "nothing to compare with"),
         (("runs", "--where", "lr"), "'lr' is not a condition"),
         (("runs", "--since", "yesterday"), "'yesterday' is not a day"),
         (("runs", "--until", "2026-13"), "'2026-13' is not a day"),
@@ -142,19 +165,6 @@ def test_the_list_is_filtered_and_sorted_by_a_metric_whose_direction_is_known():
 def test_a_wrong_filter_or_mark_is_refused_by_name(words: tuple[str, ...], message: str):
     with pytest.raises((UserError, UnknownNameError), match=re.escape(message)):
         headrace(*words)
-
-
-def test_runs_of_an_earlier_release_get_what_lists_need_from_their_folders():
-    run = succeeded(("seed=3",), evaluate={"metrics": {"f1": 0.5}})
-    site = json.loads(run.folder.site.read_text()) | {"accounts": {account(): "ada"}}
-    run.folder.site.write_text(json.dumps(site))
-    with open_ledger()._database.write() as session:
-        empty = {"kind": "", "user": "", "dataset": "", "seed": None, "is_indexed": False}
-        session.execute(update(RunRecord).values(empty))
-        session.execute(delete(FACTS))
-    (row,) = json.loads(shown("--where", "f1=0.5", "--where", "seed=3", "--json"))
-    found = [row[name] for name in ("kind", "user", "dataset", "seed", "metrics")]
-    assert found == ["train", "ada", "digits", 3, {"f1": 0.5}]
 
 
 def test_show_tells_every_attempt_with_its_cause():
