@@ -21,7 +21,7 @@ from headrace.states import FailureClass, StepState
 from headrace.steps.mailbox import StepStatus
 from headrace.suites.records import SuiteSummary
 from support.command_line import headrace
-from support.runs import attempt_row_of, lease_on_disk, make_run
+from support.runs import attempt_row_of, lease_on_disk, make_run, running
 from support.suite_journal import added, ended, journal, make_suite, started
 
 pytestmark = pytest.mark.usefixtures("headrace_home")
@@ -129,18 +129,15 @@ def test_the_list_is_filtered_and_sorted_by_a_metric_whose_direction_is_known():
 
 
 def test_a_running_training_and_a_suite_that_failed_are_found_by_their_metrics():
-    running = make_run()
-    folder = lease_on_disk(running)
-    attempt_row_of(running, "train", folder)
     status = StepStatus(state=StepState.RUNNING, metrics={"val_loss": 0.25, "f1": 0.5})
-    write_record(running.lease_folder(folder).step(1).status, status)
+    trained = running("train", status)
     suite = make_suite(key="of a suite")
     journal(suite.folder, added(1, seed=1), started(1), ended(1, 0.5), added(2, seed=2))
     write_record(suite.folder.summary, SuiteSummary(total=2, counts={"succeeded": 1}, best=1))
     end_run(suite, StepState.FAILED, "a test")
     note_trials(suite.folder)
     rows = json.loads(shown("--sort", "val_loss", "--json"))
-    assert [row["run_id"] for row in rows] == [running.run_id, suite.run_id]
+    assert [row["run_id"] for row in rows] == [trained.run_id, suite.run_id]
     assert [row["metric"]["value"] for row in rows] == [0.25, 0.5]
     (row,) = json.loads(shown("--where", "f1=0.5", "--json"))
     assert row["metrics"] == {"val_loss": 0.25, "f1": 0.5}
