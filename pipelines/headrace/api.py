@@ -18,7 +18,7 @@ from headrace.batch.findings import Section
 from headrace.cli.console import open_console
 from headrace.cli.runs import request_of
 from headrace.cli.watching import Watching
-from headrace.errors import StepError, UserError, nearest
+from headrace.errors import StepError, UserError
 from headrace.execution.check import check as checked
 from headrace.execution.execute import LeasePreview, execute, previews
 from headrace.files.layout import RunFolder
@@ -209,11 +209,8 @@ def list_runs(limit: int = 20, state: str | None = None, **filters: Any) -> Any:
     Raises:
         UserError: A filter does not exist, or has no such value.
     """
-    if state is not None and state not in [*StepState]:
-        raise UserError(f"The state '{state}' does not exist", nearest(state, StepState))
     given = {**filters, "limit": limit, "state": () if state is None else (state,)}
-    wanted = parse(RunFilter, given, "The filter of the list")
-    rows = found_runs(wanted)
+    rows = found_runs(parse(RunFilter, given, "The filter of the list"))
     names = (
         "run_id",
         "kind",

@@ -46,10 +46,10 @@ def diff(
     if as_json:
         tell_json(page)
         return
-    titles = [str(place) for place in range(1, len(names) + 1)]
-    for title, name in zip(titles, page.names, strict=True):
-        tell(f"{title}: {name}")
-    tell_list(page.rows, _columns(*titles), "No recorded part differs.", as_json=False)
+    for place, name in enumerate(page.names, 1):
+        tell(f"{place}: {name}")
+    columns = _columns(*map(str, range(1, len(names) + 1)))
+    tell_list(page.rows, columns, "No recorded part differs.", as_json=False)
 
 
 def rerun(

@@ -50,8 +50,7 @@ def runs(  # noqa: PLR0913  options of a command
 
     All filters hold together; of an option that is given several times one value is enough, but of
     `--tag` and `--where` all. Days are those of UTC. `--where` takes overrides, `seed`, `dataset`
-    and metrics; a key is dotted (`model.lr`) or its last part (`lr`). Packings and rehearsals are
-    listed only by `--kind`.
+    and metrics; a key is dotted (`model.lr`) or its last part (`lr`). Packings are not listed.
 
     The main metric is what training monitors (`trainer.monitor`), else the first of evaluation by
     name, else the loss; with `--sort` it is that one, and runs without it come last. A suite shows
@@ -64,8 +63,7 @@ def runs(  # noqa: PLR0913  options of a command
         headrace runs
         headrace runs --since 7d --recipe digits --where lr=0.1 --sort accuracy
         headrace runs --tag paper --where 'accuracy>0.9' --json
-        headrace runs --state failed --user ada
-        headrace runs --kind pack
+        headrace runs --state failed --user ada --kind all
     """
     if context.invoked_subcommand is not None:
         return

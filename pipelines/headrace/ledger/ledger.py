@@ -130,11 +130,7 @@ class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, TrialRows, UsageRows):
             session.execute(update(RunRecord).filter_by(run_id=run_id).values(values))
 
     def mark_runs(self, run_ids: Collection[str], marks: Marks) -> None:
-        """Change tags, note and star of runs, in one transaction.
-
-        Raises:
-            UnknownNameError: A run does not exist, or lacks a tag to remove.
-        """
+        """Change tags, note and star of runs; of none if one lacks a tag to remove."""
         with self._database.write("marks") as session:
             for record in [_known(session, RunRecord, "run", run_id) for run_id in run_ids]:
                 for tag in {*marks.untag}.difference(record.tags):

@@ -6,9 +6,9 @@ import math
 import operator
 import re
 from calendar import timegm
-from collections.abc import Iterable
+from collections.abc import Callable
 from datetime import date, datetime, timedelta, timezone
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -17,7 +17,7 @@ from headrace.record import Record
 from headrace.states import StepState
 
 _CONDITION = re.compile(r"\s*([^=<>!]*[^=<>!\s])\s*(>=|<=|!=|=|<|>)(.*)", re.DOTALL)
-_SIGNS = {
+_SIGNS: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt, "<=": operator.le,
     ">=": operator.ge,
 }  # fmt: skip
@@ -25,35 +25,6 @@ _SIGNS = {
 Words = Annotated[tuple[Annotated[str, Field(max_length=200)], ...], Field(max_length=20)]
 Tag = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,40}$")]
 Tags = Annotated[tuple[Tag, ...], Field(max_length=20)]
-
-
-class RunCondition(NamedTuple):
-    """A condition on an override, the seed, the dataset or a metric."""
-
-    key: str
-    """Dotted, or the part behind the last dot."""
-    sign: str
-    text: str
-
-    @classmethod
-    def of(cls, word: str) -> RunCondition:
-        """Return the condition that a word such as `lr=0.1` gives; raise `UserError` if none."""
-        found = _CONDITION.fullmatch(word)
-        if found is None or (found[2] not in ("=", "!=") and math.isnan(_number(found[3]))):
-            hint = "Write it as in lr=0.1, name!=resnet or 'accuracy>0.9' (< and > with a number)."
-            raise UserError(f"'{word}' is not a condition", hint)
-        return cls(found[1], found[2], found[3].strip())
-
-    def holds(self, values: Iterable[tuple[str, str | float]]) -> bool | None:
-        """Whether one of the values with the key meets the condition; None if there is none.
-
-        Numbers are compared as numbers.
-        """
-        is_met, number = _SIGNS[self.sign], _number(self.text)
-        named = [value for key, value in values if key == self.key]
-        if math.isnan(number):
-            return any(is_met(str(value), self.text) for value in named) if named else None
-        return any(is_met(_number(value), number) for value in named) if named else None
 
 
 class Marks(Record):
@@ -100,11 +71,25 @@ class RunFilter(Record):
         return (name, mode) if name and mode in ("min", "max") else (self.sort, "")
 
 
+def condition(word: str) -> tuple[str, Callable[[str | float], bool]]:
+    """Return the key of a condition such as `lr=0.1`, and whether a value meets it.
+
+    Numbers are compared as numbers. Raises `UserError` if the word is not a condition.
+    """
+    found = _CONDITION.fullmatch(word)
+    if found is None or (found[2] not in ("=", "!=") and math.isnan(_number(found[3]))):
+        hint = "Write it as in lr=0.1, name!=resnet or 'accuracy>0.9' (< and > with a number)."
+        raise UserError(f"'{word}' is not a condition", hint)
+    is_met, text, number = _SIGNS[found[2]], found[3].strip(), _number(found[3])
+    if math.isnan(number):
+        return found[1], lambda value: is_met(str(value), text)
+    return found[1], lambda value: is_met(_number(value), number)
+
+
 def span_of(text: str) -> tuple[float, float]:
     """Return begin and end of a day or month (UTC), seconds since the epoch; of "" all time.
 
-    Raises:
-        UserError: The text is not `2026-11-01`, `2026-11` or `30d`.
+    Raises `UserError` for a text unlike `2026-11-01`, `2026-11` and `30d`.
     """
     if not text:
         return 0.0, math.inf

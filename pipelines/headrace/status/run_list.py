@@ -14,7 +14,7 @@ from headrace.errors import UnknownNameError, UserError, nearest
 from headrace.ledger.audit_rows import ActRecord
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
-from headrace.ledger.run_filter import Marks, RunCondition, RunFilter
+from headrace.ledger.run_filter import Marks, RunFilter, condition
 from headrace.recipe.teams import Sites
 from headrace.record import Record
 from headrace.runs.audit import Actor, note, refused_requests
@@ -88,29 +88,23 @@ def found_runs(wanted: RunFilter, sites: Sites = None) -> tuple[RunView, ...]:
     others = run_views([run for run in found if run.kind == "suite" or not run.state.is_final])
     metrics = {run.run_id: run_metrics(run.outputs) for run in found}
     metrics |= {row.run_id: row.metrics for row in others}
-    found, metric = _meeting(wanted, found, metrics), wanted.order[0]
+    found, (metric, mode) = _meeting(wanted, found, metrics), wanted.order
     if not found or not metric:
         return run_views(found[: wanted.limit])
     values = {run_id: of[metric] for run_id, of in metrics.items() if metric in of}
     if not values:
         raise _unknown("metric", metric, chain(*metrics.values()))
-    sign = -1 if _mode(wanted, found, values) == "max" else 1
-
-    def rank(run: RunRecord) -> tuple[bool, float]:
-        value = sign * values.get(run.run_id, math.nan)
-        return math.isnan(value), value
-
-    rows = run_views(sorted(found, key=rank)[: wanted.limit])
+    newest = next(iter(values))
+    sign = 1 if (mode or _mode(metric, open_ledger().run(newest))) == "min" else -1
+    value = {run.run_id: sign * values.get(run.run_id, math.nan) for run in found}
+    found = sorted(found, key=lambda run: (math.isnan(value[run.run_id]), value[run.run_id]))
+    rows = run_views(found[: wanted.limit])
     shown = {run_id: MainMetric(name=metric, value=value) for run_id, value in values.items()}
     return tuple(row.model_copy(update={"metric": shown.get(row.run_id)}) for row in rows)
 
 
 def mark_runs(run_ids: Sequence[str], marks: Marks, by: Actor) -> None:
-    """Change tags, note and star of runs, of all or, if a mark cannot be set, of none.
-
-    Raises:
-        UnknownNameError: A run does not exist, or lacks a tag to remove.
-    """
+    """Change tags, note and star of runs; raise `UnknownNameError` as `Ledger.mark_runs`."""
     open_ledger().mark_runs(run_ids, marks)
     given = marks.model_dump(include={*Marks.model_fields}, exclude_defaults=True)
     for run_id in run_ids:
@@ -125,12 +119,14 @@ def _meeting(
         run.run_id: [*_given(run), *metrics[run.run_id].items()] for run in found
     }
     left = found
-    for condition in map(RunCondition.of, wanted.where):
-        holds = {run_id: condition.holds(of) for run_id, of in values.items()}
-        if {*holds.values()} == {None}:
+    for key, is_met in map(condition, wanted.where):
+        named = {
+            run_id: [each for name, each in of if name == key] for run_id, of in values.items()
+        }
+        if found and not any(named.values()):
             names = (name for of in values.values() for name, _ in of)
-            raise _unknown("override or metric", condition.key, names)
-        left = [run for run in left if holds[run.run_id]]
+            raise _unknown("override or metric", key, names)
+        left = [run for run in left if any(map(is_met, named[run.run_id]))]
     return left
 
 
@@ -149,21 +145,17 @@ def _unknown(what: str, name: str, valid: Iterable[str]) -> UnknownNameError:
     return UnknownNameError(f"No run of the list has the {what} '{name}'", hint)
 
 
-def _mode(wanted: RunFilter, found: Sequence[RunRecord], values: Mapping[str, float]) -> str:
-    """Return whether lower (`min`) or higher (`max`) values of the metric are better.
+def _mode(metric: str, run: RunRecord) -> str:
+    """Return whether lower (`min`) or higher (`max`) values are better.
 
-    The newest run with a metric that is not built in decides, if it monitors it or has it as an
-    objective.
+    A metric that is not built in is one that the run monitors, or an objective.
     """
     from headrace.recipe.evaluate import BETTER_WHEN  # not needed for the newest runs
 
-    metric, mode = wanted.order
-    traits = traits_of(next((run for run in found if run.run_id in values), found[0]))
+    traits = traits_of(run)
     modes = {each.metric: each.mode for each in traits.objectives}
-    mode = mode or {traits.monitor or "": traits.monitor_mode, **modes, **BETTER_WHEN}.get(
-        metric, ""
-    )
-    if not mode:
+    mode = {traits.monitor or "": traits.monitor_mode, **modes, **BETTER_WHEN}.get(metric)
+    if mode is None:
         what = f"Whether lower or higher values of '{metric}' are better is unknown"
         raise UserError(what, f"Sort by {metric}:min (the least first) or {metric}:max.")
     return mode
