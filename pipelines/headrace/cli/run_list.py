@@ -22,8 +22,7 @@ from headrace.status.run import MainMetric, RunView, Trials, run_views
 from headrace.status.run_list import found_runs, mark_runs, runs_page
 from headrace.status.step import attempt_views
 
-_MOST_LETTERS = 40
-"""Letters of the differences, or of a note, in the list: a row stays a line of a pipe."""
+_MOST_LETTERS = 40  # of the differences, or of a note: a row stays a line of a pipe
 Several = list[str] | None
 
 app = typer.Typer(name="runs", invoke_without_command=True)
@@ -53,7 +52,7 @@ def runs(  # noqa: PLR0913  options of a command
     and metrics; a key is dotted (`model.lr`) or its last part (`lr`). Packings are not listed.
 
     The main metric is what training monitors (`trainer.monitor`), else the first of evaluation by
-    name, else the loss; with `--sort` it is that one, and runs without it come last. A suite shows
+    name, else the loss; with `--sort` it is its metric, and runs without it come last. A suite has
     its trials and the best value; a cross-validation the mean ± standard deviation of its folds.
     Time left and cost of machines are shown if they are known. Requests in Airflow that were
     refused since the oldest of these runs follow; `headrace audit --refused` shows them in full.

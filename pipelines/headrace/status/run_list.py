@@ -115,9 +115,7 @@ def _meeting(
     wanted: RunFilter, found: Sequence[RunRecord], metrics: Mapping[str, Mapping[str, float]]
 ) -> Sequence[RunRecord]:
     """Return the runs that meet all conditions; raise if none has the key of one."""
-    values: dict[str, list[tuple[str, str | float]]] = {
-        run.run_id: [*_given(run), *metrics[run.run_id].items()] for run in found
-    }
+    values = {run.run_id: [*_values(run, metrics[run.run_id])] for run in found}
     left = found
     for key, is_met in map(condition, wanted.where):
         named = {
@@ -130,19 +128,18 @@ def _meeting(
     return left
 
 
-def _given(run: RunRecord) -> Iterator[tuple[str, str]]:
-    """Yield dataset, seed and overrides, by their keys and by the last parts of these."""
+def _values(run: RunRecord, metrics: Mapping[str, float]) -> Iterator[tuple[str, str | float]]:
+    """Yield metrics, dataset, seed and overrides by their keys, and these by their last parts."""
+    yield from metrics.items()
     words = (word.lstrip("+").partition("=") for word in run.overrides)
-    given: dict[str, object] = {"dataset": run.dataset, "seed": run.seed}
-    given |= {key: text for key, sign, text in words if sign and key[0] != "~"}
-    for key, value in given.items():
+    given = {key: text for key, sign, text in words if sign and key[0] != "~"}
+    for key, value in {"dataset": run.dataset, "seed": run.seed, **given}.items():
         if value not in ("", None):
             yield from ((name, str(value)) for name in {key, key.rpartition(".")[2]})
 
 
 def _unknown(what: str, name: str, valid: Iterable[str]) -> UnknownNameError:
-    hint = nearest(name, {*valid})
-    return UnknownNameError(f"No run of the list has the {what} '{name}'", hint)
+    return UnknownNameError(f"No run of the list has the {what} '{name}'", nearest(name, {*valid}))
 
 
 def _mode(metric: str, run: RunRecord) -> str:
