@@ -22,7 +22,7 @@ from headrace.status.run import MainMetric, RunView, Trials, run_views
 from headrace.status.run_list import found_runs, mark_runs, runs_page
 from headrace.status.step import attempt_views
 
-_MOST_LETTERS = 40  # of the differences, or of a note: a row stays a line of a pipe
+_MOST_WORDS, _MOST_LETTERS = 3, 40  # of the differences and of a note: a row stays a line
 Several = list[str] | None
 
 app = typer.Typer(name="runs", invoke_without_command=True)
@@ -150,9 +150,11 @@ def _trials_words(trials: Trials, metric: MainMetric | None) -> str:
 
 def _what(row: RunView) -> str:
     """Return what differs from other runs: overrides, dataset, seed."""
-    words = [*row.overrides, f"dataset={row.dataset}", f"seed={row.seed}"]
     unknown = {"dataset=", f"dataset={row.recipe}", "seed=None"}
-    return shortened(" ".join(dict.fromkeys(w for w in words if w not in unknown)), _MOST_LETTERS)
+    words = dict.fromkeys((*row.overrides, f"dataset={row.dataset}", f"seed={row.seed}"))
+    known = [word for word in words if word not in unknown]
+    more = [f"and {len(known) - _MOST_WORDS} more"] if len(known) > _MOST_WORDS else []
+    return " ".join((*known[:_MOST_WORDS], *more))
 
 
 def _marks(row: RunView) -> str:

@@ -102,9 +102,14 @@ def test_the_list_is_filtered_and_sorted_by_a_metric_whose_direction_is_known():
         for k in (1, 3, 2)
     ]  # fmt: skip
     packed = make_run(kind="pack")
+    assert "seed=2 trainer.monitor=score trainer.monitor_mode=min" in shown()
+    longer = make_run(overrides=("train.nodes=1", "data.workers=0", "seed=4", "name=x"))
+    assert "train.nodes=1 data.workers=0 seed=4 and 2 more" in " ".join(shown().split())
+    end_run(longer, StepState.CANCELLED, "a test")
 
     def seeds(*options: str) -> list[int]:
-        return [row["seed"] for row in json.loads(shown(*options, "--json"))]
+        given = (*options, "--state", "succeeded", "--json")
+        return [row["seed"] for row in json.loads(shown(*given))]
 
     assert seeds() == [2, 3, 1]
     for sort in ("score", "loss", "other:min"):
