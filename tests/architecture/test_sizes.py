@@ -12,7 +12,7 @@ BUDGETS = {
     "headrace": 1625,
     "headrace/batch": 2471,
     "headrace/checkpoints": 955,
-    "headrace/cli": 4857,
+    "headrace/cli": 4859,
     "headrace/clusters": 6173,
     "headrace/data": 3077,
     "headrace/evaluation": 3008,
