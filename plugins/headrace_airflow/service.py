@@ -14,10 +14,11 @@ from pathlib import Path
 
 import psutil
 
-from headrace.cli.airflow_server import USER, all_marked, passwords_file
+from headrace.cli.airflow_server import all_marked, passwords_file
 from headrace.errors import CapacityError, UserError
 from headrace.processes.identity import die_with_parent, end_processes
 from headrace.processes.working_folder import python_module
+from headrace.recipe.unix_accounts import account
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ def airflow_settings(folder: Path, port: int, jwt_secret: Path) -> dict[str, str
             "load_examples": "False",
             "dags_are_paused_at_creation": "False",
             "simple_auth_manager_all_admins": "False",
-            "simple_auth_manager_users": f"{USER}:admin",
+            "simple_auth_manager_users": f"{account()}:admin",
             "simple_auth_manager_passwords_file": str(passwords_file(folder)),
             "execution_api_server_url": f"{url}/execution/",
             "hostname_callable": "socket.gethostname",

@@ -16,14 +16,16 @@ import pytest
 from sqlalchemy import event, make_url, text
 
 from headrace.errors import CapacityError, LedgerError, OwnLeasesError, UnknownNameError
-from headrace.ledger import lease_slots
+from headrace.ledger import lease_slots, migrations
 from headrace.ledger.database import Database
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.rows import REVISION
+from headrace.ledger.run_filter import Marks, RunFilter
 from headrace.ledger.trial_rows import JournalPart
 from headrace.ledger.usage_rows import By
 from headrace.recipe.site import SitePrices
 from headrace.states import FailureClass, LeaseState, StepState
+from support.found_runs import FILTERS, put_runs
 from support.ledger_rows import (
     NUM_PROCESSES,
     act_row,
@@ -162,7 +164,7 @@ class LedgerContract:
                     session.execute(text(f"ALTER TABLE {name} DROP COLUMN {column}"))
         set_revision(url, "0003")
         ledger = Ledger.open(url)
-        assert (ledger.runs(), ledger.leases()) == ((run_row(),), (lease_row(),))
+        assert (ledger.runs(), ledger.leases()) == ((run_row(kind="train"),), (lease_row(),))
         assert ledger.attempts("run-1") == (attempt_row(),)
         assert ledger.usage("run-1") == ((usage_row(),) if lacks else ())
         ledger.put_machines([machine_row()])
@@ -324,8 +326,52 @@ class LedgerContract:
         assert ledger.trials_counted(both) == {"run-2": {StepState.QUEUED: 2}}
         assert ledger.attempts_of(()) == ledger.machines_of(()) == ledger.trials_counted(()) == {}
         for words in ("50%_net", "N-2", "%"):
-            assert [run.run_id for run in ledger.runs(text=words)] == ["run-2"]
-        assert ledger.runs(text="5__") == ()
+            assert [run.run_id for run in ledger.find_runs(RunFilter(text=words))] == ["run-2"]
+        assert ledger.find_runs(RunFilter(text="5__")) == ()
+
+    @pytest.mark.parametrize("given", FILTERS, ids=str)
+    def test_a_filter_finds_the_runs(self, ledger: Ledger, given: str):
+        put_runs(ledger)
+        filters, numbers = FILTERS[given]
+        found = ledger.find_runs(RunFilter.model_validate({"limit": 99, **filters}))
+        assert [int(run.run_id.removeprefix("run-")) for run in found] == numbers
+        assert ledger.find_runs(RunFilter.model_validate(filters), sites=["cluster"]) == ()
+
+    def test_marks_are_set_on_all_runs_or_none(self, ledger: Ledger):
+        put_runs(ledger)
+        ledger.mark_runs(["run-0", "run-1"], Marks(tag=("good", "x.1"), note="so", star=True))
+        ledger.mark_runs(["run-1"], Marks(tag=("good", "b"), untag=("x.1",), star=False))
+        first, second = ledger.run("run-0"), ledger.run("run-1")
+        assert (first.tags, first.note, first.is_starred) == (("Good", "good", "x.1"), "so", True)
+        assert (second.tags, second.note, second.is_starred) == (("good", "b"), "so", False)
+        for runs, marks, words in (
+            (["run-0", "run-9"], Marks(note="lost"), "no run 'run-9'"),
+            (["run-0", "run-1"], Marks(note="lost", untag=("x.1",)), "run-1 has no tag 'x.1'"),
+        ):
+            with pytest.raises(UnknownNameError, match=words):
+                ledger.mark_runs(runs, marks)
+        assert ledger.run("run-0").note == "so"
+
+    def test_metrics_of_one_trial_of_each_suite_are_found(self, with_lease: Ledger):
+        rows = [trial_row(number, metrics={"f1": number / 4}) for number in (1, 2)]
+        with_lease.put_trials(rows)
+        found = with_lease.metrics_of_trials({"run-1": 2, "run-2": 1})
+        assert found == {"run-1": {"f1": 0.5}}
+        assert with_lease.metrics_of_trials({"run-1": 9}) == with_lease.metrics_of_trials({}) == {}
+
+    def test_runs_of_an_earlier_release_have_the_user_and_kind_that_other_rows_say(
+        self, with_lease: Ledger
+    ):
+        with with_lease._database.write() as session:
+            session.execute(text("UPDATE headrace_leases SET owner = 'ada'"))
+            session.execute(text("UPDATE headrace_runs SET kind = '', \"user\" = ''"))
+            migrations.upgrade(session.connection())
+        assert (with_lease.run("run-1").user, with_lease.run("run-1").kind) == ("ada", "")
+        with_lease.add_attempt(attempt_row(kind="suite"))
+        with with_lease._database.write() as session:
+            migrations.upgrade(session.connection())
+        (found,) = with_lease.find_runs(RunFilter(kind=("suite",), user=("ada",)))
+        assert found.run_id == "run-1"
 
     def test_packings_come_with_their_runs_and_are_found_by_what_they_gave(
         self, with_lease: Ledger

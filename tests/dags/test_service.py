@@ -26,6 +26,7 @@ from headrace.errors import UserError
 from headrace.ledger import ledger as ledgers
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe import load
+from headrace.recipe.unix_accounts import account
 from headrace.runs.runs import open_run
 from headrace_airflow import housekeeping
 from headrace_airflow.bundle import HeadraceDagBundle
@@ -64,7 +65,7 @@ def test_the_settings_are_airflows_own(tmp_path):
 def test_everybody_has_to_log_in(tmp_path):
     settings = airflow_settings(tmp_path, 8081, tmp_path / "secret")
     assert settings["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS"] == "False"
-    assert settings["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS"] == "admin:admin"
+    assert settings["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS"] == f"{account()}:admin"
     file = settings["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"]
     assert file == str(make_login(tmp_path).file)
 

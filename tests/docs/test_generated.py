@@ -83,7 +83,7 @@ def test_groups_are_told_with_their_options():
     rows = (REFERENCE / "cli.md").read_text().splitlines()
     start = rows.index("`headrace runs [--json] [OPTIONS] [COMMAND]`")
     told = rows[start : rows.index("## headrace runs show")]
-    assert "- `--state`: Only runs in this state." in told
+    assert "- `--state`: Only in this state." in told
 
 
 def test_the_architecture_page_shows_the_layers_and_packages_that_are_checked():

@@ -17,7 +17,8 @@ def make_suite(**changes: Any) -> Run:
     """A run of kind suite, of which no trial is there."""
     run = make_run(**changes)
     write_json(run.folder.source, run.recipe.model_dump(mode="json", by_alias=True))
-    open_ledger().change_run(run.run_id, recipe_fingerprint=files_digest(run.folder))
+    changes = {"recipe_fingerprint": files_digest(run.folder), "kind": "suite"}
+    open_ledger().change_run(run.run_id, **changes)
     return run
 
 

@@ -12,6 +12,7 @@ from headrace.errors import UserError
 from headrace.execution.reap import end_run
 from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
+from headrace.ledger.run_filter import RunFilter
 from headrace.runs.runs import Run
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.status.run_list import runs_page
@@ -127,25 +128,36 @@ def test_refused_requests_stand_below_the_runs_of_every_list_that_has_failed_one
         make_run(owner=owner, key=owner, user="eve", overrides=("trainer.max_epoch=3",))
     (row,) = runs_page().refused
     for asked, states in (((), ()), (("--state", "failed"), (StepState.FAILED,))):
-        assert runs_page(states=states).refused == (row,)
+        assert runs_page(RunFilter(state=states)).refused == (row,)
         told = headrace("runs", *asked, columns=300).stdout.splitlines()[-1]
         assert re.fullmatch(
             rf"Refused [\d.]+ s ago to eve in Airflow: {re.escape(row.refused.splitlines()[0])}",
             told,
         )
-    assert runs_page(states=(StepState.SUCCEEDED,)).refused == ()
+    assert runs_page(RunFilter(state=(StepState.SUCCEEDED,))).refused == ()
     assert "Refused" not in headrace("runs", "--state", "succeeded").stdout
 
 
-def test_terminal_json_and_page_say_the_same_of_every_run(told: Told):
-    page = {row["run_id"]: row for row in json.loads(runs_page().model_dump_json())["rows"]}
-    programs = {row["run_id"]: row for row in json.loads(headrace("runs", "--json").stdout)}
-    lines = [line.rstrip() for line in headrace("runs", columns=300).stdout.splitlines()]
+def test_terminal_json_and_page_say_the_same_of_every_run(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("headrace.cli.console._PIPE_WIDTH", 400)  # no result is folded
+    page = {
+        row["run_id"]: row
+        for row in json.loads(runs_page(RunFilter(kind=("all",))).model_dump_json())["rows"]
+    }
+    programs = {
+        row["run_id"]: row for row in json.loads(headrace("runs", "--kind", "all", "--json").stdout)
+    }
+    lines = [
+        line.rstrip() for line in headrace("runs", "--kind", "all", columns=300).stdout.splitlines()
+    ]
     terminal = {line.split()[0]: line for line in lines[1:]}
     assert page.keys() == programs.keys() == terminal.keys() == told.keys()
     for run_id, (result, metric, failure_class) in told.items():
         row, line = page[run_id], terminal[run_id]
-        for key in row.keys() - {"elapsed_s"}:
+        assert row["metrics"] == {}  # in `--json` only
+        for key in row.keys() - {"elapsed_s", "metrics"}:
             assert programs[run_id][key] == row[key], (run_id, key)
         assert line.endswith(result), (line, result)
         assert (row["metric"] or {"name": ""})["name"] == metric
@@ -156,8 +168,7 @@ def test_terminal_json_and_page_say_the_same_of_every_run(told: Told):
         if metric and row["trials"] is None:
             assert f"{metric} {amount(row['metric']['value'])}" in line
         shown = json.loads(headrace("runs", "show", run_id, "--json").stdout)
-        assert {key: shown[key] for key in row.keys() - {"elapsed_s"}} == {
-            key: row[key] for key in row.keys() - {"elapsed_s"}
-        }
+        keys = row.keys() - {"elapsed_s", "metrics"}
+        assert {key: shown[key] for key in keys} == {key: row[key] for key in keys}
     under_way = next(line for line in lines if line.endswith("val_loss 0.25"))
     assert re.search(r"3:00 of train +\$1.00\+\?", under_way)

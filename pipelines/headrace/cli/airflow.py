@@ -100,8 +100,8 @@ def env() -> None:
 def password() -> None:
     """Print the password of the Airflow of `headrace up`.
 
-    `headrace demo` has the same password. The user is `admin`; only the owner of the password's
-    file can read it.
+    `headrace demo` has the same password. The user has the name of your account; only the owner of
+    the password's file can read it.
 
     Examples:
         headrace password

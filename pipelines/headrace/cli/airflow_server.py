@@ -30,9 +30,8 @@ from headrace.processes.children import Child, start_program
 from headrace.processes.identity import ProcessIdentity, end_processes
 from headrace.processes.working_folder import python_module
 from headrace.recipe.home import home
+from headrace.recipe.unix_accounts import account
 from headrace.record import Record
-
-USER = "admin"
 
 MARK = "HEADRACE_AIRFLOW_HOME"
 """Environment variable of all processes of the service; its value is headrace's home."""
@@ -86,10 +85,10 @@ def read_login(folder: Path) -> Credentials:
     except PermissionError as error:
         hint = "Ask the user who called headrace up."
         raise UserError(f"{file} is readable by its owner only", hint) from error
-    password = json.loads(text).get(USER) if text else None
+    password = json.loads(text).get(account()) if text else None
     if password is None:
-        raise UserError(f"{file} has no password of the user '{USER}'", "Run: headrace up")
-    return Credentials(user=USER, password=password, file=file)
+        raise UserError(f"{file} has no password of the user '{account()}'", "Run: headrace up")
+    return Credentials(user=account(), password=password, file=file)
 
 
 def make_login(folder: Path) -> Credentials:
@@ -100,10 +99,13 @@ def make_login(folder: Path) -> Credentials:
     file = passwords_file(folder)
     if file.exists():
         file.chmod(0o600)
+        former = json.loads(read_text(file) or "{}").get("admin")  # user of earlier releases
+        if former is not None:
+            write_json(file, {account(): former})
         return read_login(folder)
     password = secrets.token_urlsafe(18)
-    write_json(file, {USER: password})
-    return Credentials(user=USER, password=password, file=file, is_new=True)
+    write_json(file, {account(): password})
+    return Credentials(user=account(), password=password, file=file, is_new=True)
 
 
 class Server(Record):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,36 +14,42 @@ from headrace.cli import arguments
 from headrace.cli.console import JsonOption, open_console, tell, tell_json
 from headrace.cli.listing import ListColumn, Listing, tell_list
 from headrace.cli.runs import carry_out, request_of
+from headrace.errors import UserError
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.code_state import CodeSnapshot
 from headrace.runs.lifecycle import create_run
-from headrace.runs.origin import Differing, Origin, compare, origin, today
+from headrace.runs.origin import Beside, Origin, origin, side_by_side, today
 from headrace.runs.runs import RunRequest, run_of_folder
+from headrace.status.run_page import compare_page
 from headrace.suites.values import as_overrides
 
 Which = Annotated[str, arguments.a_run("Id of a run, or SUITE:NUMBER.")]
 
 
 def diff(
-    first: Which,
-    second: Annotated[str, arguments.a_run("The run to compare with.")],
+    names: Annotated[list[str], arguments.a_run("Ids of runs, or SUITE:NUMBER.", "RUN...")],
     as_json: JsonOption = False,
 ) -> None:
-    """Show the differences between two runs or trials.
+    """Show the differences between runs or trials.
 
-    Recipe, code, images, packages, machines, data and metrics are compared. A trial of a suite is
-    identified by its number, as in SUITE:7.
+    Recipe, code, images, packages, machines, data and metrics are compared, a column for each run.
+    A trial of a suite is identified by its number, as in SUITE:7; a suite counts as its best trial.
 
     Examples:
         headrace diff digits-20260102-030405-0a1b2c3d digits-20260103-030405-4e5f6a7b
         headrace diff digits-sweep-20260102-030405-0a1b2c3d:3 digits-20260103-030405-4e5f6a7b
     """
-    before, after = origin(first), origin(second)
-    found = compare(before, after)
-    if found and not as_json:
-        tell(f"first:  {before.name}\nsecond: {after.name}\n")
-    tell_list(found, _columns("first", "second"), "No recorded part differs.", as_json=as_json)
+    if len(names) < 2:
+        raise UserError("There is nothing to compare with", "Give two runs or more.")
+    page = compare_page(names)
+    if as_json:
+        tell_json(page)
+        return
+    for place, name in enumerate(page.names, 1):
+        tell(f"{place}: {name}")
+    columns = _columns(*map(str, range(1, len(names) + 1)))
+    tell_list(page.rows, columns, "No recorded part differs.", as_json=False)
 
 
 def rerun(
@@ -65,7 +72,7 @@ def rerun(
         headrace rerun digits-sweep-20260102-030405-0a1b2c3d:3
     """
     before = origin(name)
-    found = compare(before, today(before))
+    found = side_by_side((before, today(before)))
     if as_json and check:
         tell_json(found)
         return
@@ -89,7 +96,7 @@ def _request(before: Origin, site: str) -> RunRequest:
     return request_of(str(recipe), overrides, site or str(run.site), **more)
 
 
-def _tell_today(before: Origin, found: Sequence[Differing], console: Console) -> None:
+def _tell_today(before: Origin, found: Sequence[Beside], console: Console) -> None:
     if not found:
         console.print("No recorded part is different today.")
         return
@@ -98,7 +105,7 @@ def _tell_today(before: Origin, found: Sequence[Differing], console: Console) ->
         console.print(line, soft_wrap=True)
 
 
-def _ways_back(before: Origin, found: Sequence[Differing]) -> Iterator[str]:
+def _ways_back(before: Origin, found: Sequence[Beside]) -> Iterator[str]:
     keys = {each.key for each in found if each.part == "code"}
     then, run = before.made_with, RunFolder(Path(before.folder.partition("/trials/")[0]))
     if keys & {"commit", "uncommitted"} and then.git is not None:
@@ -110,9 +117,13 @@ def _ways_back(before: Origin, found: Sequence[Differing]) -> Iterator[str]:
         yield f"Uncommitted then, and too large to be recorded: {', '.join(then.left_out)}"
 
 
-def _columns(before: str, after: str) -> tuple[ListColumn, ...]:
-    return (
-        ListColumn("what", lambda each: f"{each.part} {each.key}"),
-        ListColumn(before, lambda each: each.before or "-", is_label=True),
-        ListColumn(after, lambda each: each.after or "-", is_label=True),
-    )
+def _columns(*titles: str) -> list[ListColumn]:
+    values = [
+        ListColumn(title, partial(_value, place), is_label=True)
+        for place, title in enumerate(titles)
+    ]
+    return [ListColumn("what", lambda row: f"{row.part} {row.key}"), *values]
+
+
+def _value(place: int, row: Beside) -> str:
+    return row.values[place] or "-"

@@ -5,6 +5,7 @@ Only the control side writes it, from the files that the cluster's side leaves.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any
@@ -20,6 +21,7 @@ from headrace.ledger.lease_slots import ACTIVE, LeaseSlots
 from headrace.ledger.machine_rows import MachineRows
 from headrace.ledger.many_runs import NEWEST_LEASES, ManyRuns
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, LedgerSummary, RunRecord, WaitRecord
+from headrace.ledger.run_filter import Marks
 from headrace.ledger.trial_rows import TrialRows
 from headrace.ledger.usage_rows import UsageRows
 from headrace.states import LeaseState, StepState
@@ -126,6 +128,18 @@ class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, TrialRows, UsageRows):
         """Enter new `site_name`, `recipe_fingerprint` and `overrides` of a run that continues."""
         with self._database.write() as session:
             session.execute(update(RunRecord).filter_by(run_id=run_id).values(values))
+
+    def mark_runs(self, run_ids: Collection[str], marks: Marks) -> None:
+        """Change tags, note and star of runs; of none if one lacks a tag to remove."""
+        with self._database.write("marks") as session:
+            for record in [_known(session, RunRecord, "run", run_id) for run_id in run_ids]:
+                for tag in {*marks.untag}.difference(record.tags):
+                    what = f"Run {record.run_id} has no tag '{tag}'"
+                    raise UnknownNameError(what, nearest(tag, record.tags))
+                tags = dict.fromkeys((*record.tags, *marks.tag))
+                record.tags = tuple(tag for tag in tags if tag not in marks.untag)
+                record.note = record.note if marks.note is None else marks.note
+                record.is_starred = record.is_starred if marks.star is None else marks.star
 
     def add_attempt(self, record: AttemptRecord) -> AttemptRecord:
         """Enter an attempt, unless the run has one with its step and number; return the entered.

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Text, exists, func, or_, select, type_coerce
+from sqlalchemy import ColumnElement, Text, exists, func, or_, select, type_coerce
 from sqlalchemy.orm import aliased
 
 from headrace.ledger.database import LedgerPart, grouped
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
+from headrace.ledger.run_filter import RunFilter, span_of
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.states import StepState
 
 NEWEST_LEASES = select(LeaseRecord).order_by(
     LeaseRecord.created_at.desc(), LeaseRecord.lease_id.desc()
 )
+_NEWEST_RUNS = select(RunRecord).order_by(RunRecord.created_at.desc(), RunRecord.run_id.desc())
+_NO_RUNS = ("pack", "rehearsal")
+"""Kinds that are listed only by their names, or by `all`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +46,7 @@ class ManyRuns(LedgerPart):
         self,
         limit: int = 50,
         states: Collection[StepState] = (),
-        text: str = "",
+        *,
         run_ids: Collection[str] = (),
         sites: Collection[str] | None = None,
     ) -> tuple[RunRecord, ...]:
@@ -50,20 +55,25 @@ class ManyRuns(LedgerPart):
         Args:
             limit: Most runs.
             states: States that are included; empty for all.
-            text: Part of their id, recipe or site, in upper or lower case.
             run_ids: Their ids; empty for all.
             sites: Sites that are included; None for all.
         """
-        query = select(RunRecord).order_by(RunRecord.created_at.desc(), RunRecord.run_id.desc())
+        query = _NEWEST_RUNS.where(*_of_sites(sites))
         if states:
             query = query.where(RunRecord.state.in_(states))
         if run_ids:
             query = query.where(RunRecord.run_id.in_(run_ids))
-        if sites is not None:
-            query = query.where(RunRecord.site_name.in_(sites))
-        if text:
-            named = (RunRecord.run_id, RunRecord.recipe_name, RunRecord.site_name)
-            query = query.where(or_(*(each.icontains(text, autoescape=True) for each in named)))
+        return self._all(query.limit(limit))
+
+    def find_runs(
+        self, wanted: RunFilter, sites: Collection[str] | None = None
+    ) -> tuple[RunRecord, ...]:
+        """Return the runs that a filter lets through, newest first.
+
+        With conditions or a metric to sort by, which the caller applies, the limit is left out.
+        """
+        limit = None if wanted.where or wanted.sort else wanted.limit
+        query = _NEWEST_RUNS.where(*_of_sites(sites), *_conditions(wanted))
         return self._all(query.limit(limit))
 
     def attempts_of(self, run_ids: Collection[str]) -> Mapping[str, Sequence[AttemptRecord]]:
@@ -125,3 +135,31 @@ class ManyRuns(LedgerPart):
             rows = session.execute(query.group_by(TrialRecord.run_id, TrialRecord.state))
             found = grouped((run_id, (state, count)) for run_id, state, count in rows)
         return {run_id: dict(counts) for run_id, counts in found.items()}
+
+
+def _of_sites(sites: Collection[str] | None) -> tuple[ColumnElement[bool], ...]:
+    return () if sites is None else (RunRecord.site_name.in_(sites),)
+
+
+def _conditions(wanted: RunFilter) -> Iterator[ColumnElement[bool]]:
+    if not wanted.kind:
+        yield RunRecord.kind.not_in(_NO_RUNS)
+    for column, values in (
+        (RunRecord.kind, () if "all" in wanted.kind else wanted.kind),
+        (RunRecord.state, wanted.state),
+        (RunRecord.user, wanted.user),
+        (RunRecord.recipe_name, wanted.recipe),
+    ):
+        if values:
+            yield column.in_(values)
+    yield RunRecord.created_at >= span_of(wanted.since)[0]
+    yield RunRecord.created_at < span_of(wanted.until)[1]
+    if wanted.starred:
+        yield RunRecord.is_starred.is_(True)
+    tags, overrides = (type_coerce(each, Text) for each in (RunRecord.tags, RunRecord.overrides))
+    yield from (tags.icontains(f'"{tag}"', autoescape=True) for tag in wanted.tag)
+    if wanted.text:
+        names = (RunRecord.run_id, RunRecord.recipe_name, RunRecord.site_name, RunRecord.user)
+        texts = dict.fromkeys((*names, RunRecord.dataset, RunRecord.note, tags), wanted.text)
+        texts[overrides] = json.dumps(wanted.text)[1:-1]
+        yield or_(*(each.icontains(text, autoescape=True) for each, text in texts.items()))

@@ -29,6 +29,15 @@ UPDATE headrace_usage SET machine_id = node WHERE kind = 'trial' AND EXISTS (
 """
 """What columns held that revision 0009 drops."""
 
+_ENTERED = """
+UPDATE headrace_runs SET "user" = coalesce((SELECT max(owner) FROM headrace_leases
+    WHERE headrace_leases.run_id = headrace_runs.run_id), '') WHERE "user" = '';
+UPDATE headrace_runs SET kind = coalesce((SELECT max(kind) FROM headrace_attempts WHERE
+    headrace_attempts.run_id = headrace_runs.run_id AND kind IN ('suite', 'train')), '')
+    WHERE kind = ''
+"""
+"""What other rows say of runs that were entered before revision 0010."""
+
 _STAMP = f"""
 CREATE TABLE IF NOT EXISTS {REVISION_TABLE} (version_num VARCHAR(32) NOT NULL PRIMARY KEY);
 DELETE FROM {REVISION_TABLE};
@@ -53,6 +62,7 @@ def upgrade(connection: Connection) -> None:
         _execute(connection, _KEPT)
     for each in compress(changes, is_gone):
         operations.invoke(each)
+    _execute(connection, _ENTERED)
     _execute(connection, _STAMP)
 
 

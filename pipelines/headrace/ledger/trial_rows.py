@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Index, Table, Text, select
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, Table, Text, select, tuple_
 from sqlalchemy.orm import Mapped, mapped_column, query_expression, with_expression
 
 from headrace.errors import UnknownNameError, nearest
@@ -172,6 +172,13 @@ class TrialRows(LedgerPart):
                 for row in session.scalars(known.where(TrialRecord.number.in_(some)))
             )
             return {row.number: row for row in found}
+
+    def metrics_of_trials(self, numbers: Mapping[str, int]) -> dict[str, dict[str, float]]:
+        """Return the metrics of one trial of each suite, by suite; unknown trials are absent."""
+        key = tuple_(TrialRecord.run_id, TrialRecord.number)
+        query = select(TrialRecord.run_id, TrialRecord.metrics).where(key.in_(numbers.items()))
+        with self._database.read() as session:
+            return {row.run_id: row.metrics for row in session.execute(query)}
 
     def trial(self, run_id: str, number: int) -> TrialRecord:
         """Return the trial with this number; raise `UnknownNameError` if it does not exist."""

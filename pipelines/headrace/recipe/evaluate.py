@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -49,6 +50,13 @@ _LOWER_IS_BETTER = {
     "regression": ("mae", "rmse"),
 }
 """Metrics of each task that `evaluate.max_metrics` may name."""
+
+
+BETTER_WHEN = {
+    **dict.fromkeys(chain(("loss", "val_loss"), *_LOWER_IS_BETTER.values()), "min"),
+    **dict.fromkeys(chain(*_HIGHER_IS_BETTER.values()), "max"),
+}
+"""Whether lower (`min`) or higher (`max`) values of a built-in metric are better."""
 
 _MetricName = Annotated[str, Field(pattern=r"^[A-Za-z]\w*$", max_length=64)]
 _Targets = Annotated[dict[_MetricName, Target], BeforeValidator(_by_target)]

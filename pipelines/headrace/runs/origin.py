@@ -14,7 +14,7 @@ from headrace.files.layout import RunFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.objects.store import is_remote
-from headrace.recipe.difference import Change, essence, flattened
+from headrace.recipe.difference import essence, flattened
 from headrace.recipe.recipe import Recipe
 from headrace.record import Figures, Record
 from headrace.runs.code_state import UNKNOWN, CodeSnapshot, code_state
@@ -53,12 +53,6 @@ class Origin(Figures):
     launch: dict[str, int] = {}
     """Of a trial: `train.nodes` and `train.ranks_per_node` of its last training, which may be fewer
     than in the recipe."""
-
-
-class Differing(Change):
-    """A difference between two runs or trials."""
-
-    part: Part
 
 
 class Beside(Record):
@@ -118,14 +112,6 @@ def today(before: Origin) -> Origin:
             "uncommitted": _hashed(diff or b"") if now.git else UNKNOWN,
             "fingerprint": _fingerprint(before.dataset),
         }
-    )
-
-
-def compare(before: Origin, after: Origin) -> tuple[Differing, ...]:
-    """Return all differences of two origins; an unknown version or commit is none."""
-    return tuple(
-        Differing(part=each.part, key=each.key, before=each.values[0], after=each.values[1])
-        for each in side_by_side((before, after))
     )
 
 

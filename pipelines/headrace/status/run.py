@@ -24,13 +24,14 @@ from headrace.runs.owners import owner_is_gone, user_of
 from headrace.runs.planned_steps import run_metrics
 from headrace.runs.prediction import BETWEEN, Ahead, Prediction
 from headrace.runs.suites import Sought, best_point, sought_by
-from headrace.states import LeaseState, StepState
+from headrace.states import LeaseState, Removal, StepState
 from headrace.status.step import FailedAttempt, StepView, step_views
 from headrace.suites.records import FOLD, PRUNED, SuiteSummary
 
 _MOST = 10_000
 _OPEN = (StepState.QUEUED.value, StepState.RUNNING.value)
 _USEFUL = (StepState.SUCCEEDED.value, PRUNED)
+_AS_ENTERED = ("overrides", "dataset", "seed", "tags", "note", "is_starred")
 
 
 class RunTraits(Record):
@@ -93,7 +94,16 @@ class RunView(Record):
     kind: str = "train"
     recipe: str
     site: str
+    overrides: tuple[str, ...] = ()
+    """What differs from its recipe: `key=value`."""
+    dataset: str = ""
+    """Name of its dataset; empty without one."""
+    seed: int | None = None
     user: str = ""
+    """The requester, by the name of the Unix account."""
+    tags: tuple[str, ...] = ()
+    note: str = ""
+    is_starred: bool = False
     owner: str = ""
     """Process or DAG run that drives it."""
     folder: str
@@ -126,6 +136,12 @@ class RunView(Record):
     """Whether it has no dataset, so that nothing is packed or staged."""
     damage: str = ""
     """Why more is unknown: a file cannot be read; else empty."""
+    num_bytes: int | None = None
+    """Size on disk."""
+    removed: Removal | None = None
+    """What is gone of its files; null if nothing is."""
+    metrics: dict[str, float] = {}
+    """All metrics, of a suite those of its best trial; left out on pages."""
 
     @property
     def goes_on(self) -> bool:
@@ -168,12 +184,6 @@ class RunRows:
         folders = {row.lease_id: LeaseFolder(Path(row.folder)) for row in self.leases}
         return step_views(self.attempts, folders, whole=whole)
 
-    @property
-    def user(self) -> str:
-        """The requester; before the first lease, from the run's folder."""
-        owners = filter(None, (lease.owner for lease in self.leases))
-        return next(owners, None) or _user(self.run.folder, self.run.owner)
-
     def cost(self, now: float) -> Cost | None:
         """Return what its machines have cost; None if nothing records it."""
         machines = [row for row in self.machines if has_price(row)]
@@ -184,7 +194,13 @@ class RunRows:
 def run_views(records: Sequence[RunRecord]) -> tuple[RunView, ...]:
     """Return the state of runs; files are read only of those that have not ended."""
     now = time.time()
-    return tuple(_view(rows, now) for rows in RunRows.of(records))
+    views = [_view(rows, now) for rows in RunRows.of(records)]
+    best = {each.run_id: each.trials.best for each in views if each.trials and each.trials.best}
+    of_trials = open_ledger().metrics_of_trials(best)
+    return tuple(
+        each.model_copy(update={"metrics": {**each.metrics, **of_trials.get(each.run_id, {})}})
+        for each in views
+    )
 
 
 def _view(rows: RunRows, now: float) -> RunView:
@@ -209,12 +225,14 @@ def by_ledger(rows: RunRows, now: float) -> RunView:
     summary, damage = _summary(record) if traits.kind == "suite" else (None, "")
     failed = why_failed(record, attempts)
     why = failed.message or failed.state.value if failed else ""
+    metric = _best(record, traits, summary) if summary else main_metric(record)
     return RunView(
         run_id=record.run_id,
-        kind=traits.kind,
+        kind="rehearsal" if record.kind == "rehearsal" else traits.kind,
         recipe=record.recipe_name,
         site=record.site_name,
-        user=rows.user,
+        user=record.user or _user(record.folder, record.owner),
+        **{name: getattr(record, name) for name in _AS_ENTERED},
         owner=record.owner,
         folder=record.folder,
         state=record.state,
@@ -222,7 +240,8 @@ def by_ledger(rows: RunRows, now: float) -> RunView:
         created_at=record.created_at,
         finished_at=record.finished_at,
         elapsed_s=(record.finished_at or now) - record.created_at,
-        metric=_best(record, traits, summary) if summary else main_metric(record),
+        metric=metric,
+        metrics=run_metrics(record.outputs) | ({metric.name: metric.value} if metric else {}),
         cost=rows.cost(now),
         why=why or why_no_lease(rows),
         failure=FailedAttempt.model_validate(failed) if failed else None,
@@ -246,6 +265,7 @@ def under_way(row: RunView, steps: Sequence[StepView]) -> dict[str, object]:
         if now.name == "suite":
             updates["progress"] = row.trials.ended / row.trials.total
     elif now.name == "train" and now.status is not None:
+        updates["metrics"] = now.status.metrics
         updates["metric"] = main_of(now.status.metrics, traits_of(row).monitor)
     return updates
 

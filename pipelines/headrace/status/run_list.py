@@ -1,22 +1,31 @@
-"""The list of runs, and user actions, among them refused ones."""
+"""The list of runs, their marks, and user actions, among them refused ones."""
 
 from __future__ import annotations
 
+import json
+import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from pydantic import ConfigDict, Field
 
-from headrace.errors import UserError
+from headrace.errors import UnknownNameError, UserError, nearest
 from headrace.ledger.audit_rows import ActRecord
 from headrace.ledger.ledger import open_ledger
+from headrace.ledger.rows import RunRecord
+from headrace.ledger.run_filter import Marks, RunFilter, condition
 from headrace.recipe.teams import Sites
 from headrace.record import Record
-from headrace.runs.audit import Actor, refused_requests
+from headrace.runs.audit import Actor, note, refused_requests
+from headrace.runs.planned_steps import run_metrics
 from headrace.states import StepState
-from headrace.status.run import RunView, run_views
+from headrace.status.run import MainMetric, RunView, run_views, traits_of
 
 _MOST_ACTS = 200
+_NEWEST = RunFilter()
+_FOR_ACTS = {"limit", "state", "user", "text"}
+"""Filters that apply to refused requests."""
 
 
 class ActView(Record):
@@ -37,32 +46,116 @@ class ActView(Record):
 
 
 class RunsPage(Record):
-    """Runs, the newest first."""
+    """Runs that a filter lets through."""
 
     now: float
     rows: tuple[RunView, ...]
+    metric: str = ""
+    """Metric that they are sorted by, which is that of each row; empty: the newest first."""
     refused: tuple[ActView, ...] = ()
     """Refused requests in Airflow, no older than the rows."""
 
 
-def runs_page(
-    limit: int = 200,
-    states: Sequence[StepState] = (),
-    text: str = "",
-    sites: Sites = None,
-    asker: str = "",
-) -> RunsPage:
-    """Return the newest runs, those in some states or with a text in their id, recipe or site.
+def runs_page(wanted: RunFilter = _NEWEST, sites: Sites = None, asker: str = "") -> RunsPage:
+    """Return the runs that a filter lets through.
 
     Runs that failed include the refused requests of a user, or of all users.
     """
-    records = open_ledger().runs(limit, states, text, sites=sites)
-    since = records[-1].created_at if len(records) == limit else 0.0
+    rows = tuple(row.model_copy(update={"metrics": {}}) for row in found_runs(wanted, sites))
     refused: tuple[ActView, ...] = ()
-    if not states or StepState.FAILED in states:
-        found = _acts(refused_requests(asker, limit, since))
-        refused = tuple(act for act in found if text in f"{act.user} {act.details} {act.refused}")
-    return RunsPage(now=time.time(), rows=run_views(records), refused=refused)
+    others = wanted.model_dump(exclude=_FOR_ACTS, exclude_defaults=True)
+    if not others and (not wanted.state or StepState.FAILED in wanted.state):
+        since = rows[-1].created_at if len(rows) == wanted.limit else 0.0
+        refused = tuple(
+            act
+            for act in _acts(refused_requests(asker, wanted.limit, since))
+            if wanted.text.lower() in f"{act.user} {act.details} {act.refused}".lower()
+            and (not wanted.user or act.user in wanted.user)
+        )
+    return RunsPage(now=time.time(), rows=rows, metric=wanted.order[0], refused=refused)
+
+
+def found_runs(wanted: RunFilter, sites: Sites = None) -> tuple[RunView, ...]:
+    """Return the runs that a filter lets through, of some sites or all.
+
+    Raises:
+        UnknownNameError: None of the runs has the metric, or the key of a condition.
+        UserError: A condition or a day is not one, or the direction of the metric is unknown.
+    """
+    found: Sequence[RunRecord] = open_ledger().find_runs(wanted, sites)
+    if not (wanted.where or wanted.sort):
+        return run_views(found)
+    others = run_views([run for run in found if run.kind == "suite" or not run.state.is_final])
+    metrics = {run.run_id: run_metrics(run.outputs) for run in found}
+    metrics |= {row.run_id: row.metrics for row in others}
+    found, (metric, mode) = _meeting(wanted, found, metrics), wanted.order
+    if not found or not metric:
+        return run_views(found[: wanted.limit])
+    values = {run_id: of[metric] for run_id, of in metrics.items() if metric in of}
+    if not values:
+        raise _unknown("metric", metric, chain(*metrics.values()))
+    newest = next(iter(values))
+    sign = 1 if (mode or _mode(metric, open_ledger().run(newest))) == "min" else -1
+    value = {run.run_id: sign * values.get(run.run_id, math.nan) for run in found}
+    found = sorted(found, key=lambda run: (math.isnan(value[run.run_id]), value[run.run_id]))
+    rows = run_views(found[: wanted.limit])
+    shown = {run_id: MainMetric(name=metric, value=value) for run_id, value in values.items()}
+    return tuple(row.model_copy(update={"metric": shown.get(row.run_id)}) for row in rows)
+
+
+def mark_runs(run_ids: Sequence[str], marks: Marks, by: Actor) -> None:
+    """Change tags, note and star of runs; raise `UnknownNameError` as `Ledger.mark_runs`."""
+    open_ledger().mark_runs(run_ids, marks)
+    given = marks.model_dump(include={*Marks.model_fields}, exclude_defaults=True)
+    for run_id in run_ids:
+        note(by, "mark", run_id, json.dumps(given, ensure_ascii=False))
+
+
+def _meeting(
+    wanted: RunFilter, found: Sequence[RunRecord], metrics: Mapping[str, Mapping[str, float]]
+) -> Sequence[RunRecord]:
+    """Return the runs that meet all conditions; raise if none has the key of one."""
+    values = {run.run_id: [*_values(run, metrics[run.run_id])] for run in found}
+    left = found
+    for key, is_met in map(condition, wanted.where):
+        named = {
+            run_id: [each for name, each in of if name == key] for run_id, of in values.items()
+        }
+        if found and not any(named.values()):
+            names = (name for of in values.values() for name, _ in of)
+            raise _unknown("override or metric", key, names)
+        left = [run for run in left if any(map(is_met, named[run.run_id]))]
+    return left
+
+
+def _values(run: RunRecord, metrics: Mapping[str, float]) -> Iterator[tuple[str, str | float]]:
+    """Yield metrics, dataset, seed and overrides by their keys, and these by their last parts."""
+    yield from metrics.items()
+    words = (word.lstrip("+").partition("=") for word in run.overrides)
+    given = {key: text for key, sign, text in words if sign and key[0] != "~"}
+    for key, value in {"dataset": run.dataset, "seed": run.seed, **given}.items():
+        if value not in ("", None):
+            yield from ((name, str(value)) for name in {key, key.rpartition(".")[2]})
+
+
+def _unknown(what: str, name: str, valid: Iterable[str]) -> UnknownNameError:
+    return UnknownNameError(f"No run of the list has the {what} '{name}'", nearest(name, {*valid}))
+
+
+def _mode(metric: str, run: RunRecord) -> str:
+    """Return whether lower (`min`) or higher (`max`) values are better.
+
+    A metric that is not built in is one that the run monitors, or an objective.
+    """
+    from headrace.recipe.evaluate import BETTER_WHEN  # not needed for the newest runs
+
+    traits = traits_of(run)
+    modes = {each.metric: each.mode for each in traits.objectives}
+    mode = {traits.monitor or "": traits.monitor_mode, **modes, **BETTER_WHEN}.get(metric)
+    if mode is None:
+        what = f"Whether lower or higher values of '{metric}' are better is unknown"
+        raise UserError(what, f"Sort by {metric}:min (the least first) or {metric}:max.")
+    return mode
 
 
 def acts_of(run_id: str) -> tuple[ActView, ...]:

@@ -15,7 +15,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.record import Record
 from headrace.runs.origin import Beside, origin, side_by_side
 from headrace.status.logs import LogName, log_files, report_address
-from headrace.status.run import RunRows, traits_of
+from headrace.status.run import RunRows, run_views, traits_of
 from headrace.status.run_details import RunDetails, details_of
 from headrace.status.run_list import ActView, acts_of
 from headrace.status.step import AttemptView, attempt_views
@@ -188,11 +188,17 @@ def curves_page(names: Iterable[str]) -> CurvesPage:
 def compare_page(names: Sequence[str]) -> ComparePage:
     """Return what differs between runs or trials: metrics, recipe, data, code, packages.
 
+    A suite is compared by its best trial.
+
     Raises:
         UnknownNameError: No run has that id, or the trial has not begun.
         StepError: A folder is gone or damaged.
     """
-    return ComparePage(names=tuple(names), rows=side_by_side([origin(name) for name in names]))
+    ledger, runs = open_ledger(), [name for name in names if ":" not in name]
+    rows = run_views([ledger.run(name) for name in runs])
+    best = {row.run_id: row.trials.best for row in rows if row.trials and row.trials.best}
+    shown = [f"{name}:{best[name]}" if name in best else name for name in names]
+    return ComparePage(names=tuple(shown), rows=side_by_side([*map(origin, shown)]))
 
 
 def _folder(name: str) -> RunFolder:

@@ -73,6 +73,7 @@ ACTS: dict[str, dict[str, object]] = {
     "/act/suite": {"id": "digits-2", "what": "pause"},
     "/act/suite/add": {"id": "digits-2", "words": "seed=4"},
     "/act/lease": {"id": "digits-2"},
+    "/act/mark": {"ids": ["digits-2"], "tag": ["paper"]},
 }
 
 
@@ -186,7 +187,8 @@ def test_runs_of_a_site_for_some_users_are_shown_to_these_and_to_who_runs_airflo
             assert codes == [200] * 4, path
 
             def shown(path: str = path) -> bool:
-                found = [b"club" in each.body for each in answers(f"{path}?by=site&limit=1000")]
+                query = "by=site" if path == "/data/cost" else "limit=1000"
+                found = [b"club" in each.body for each in answers(f"{path}?{query}")]
                 assert not found[1], path
                 return found == [True, False, True, True]
 
@@ -225,14 +227,45 @@ def test_runs_of_a_site_for_some_users_are_shown_to_these_and_to_who_runs_airflo
     assert [each.status for each in answers(f"/data/open?{asked}")] == [409, 403, 409, 409]
     for path, body in ACTS.items():
         given = {**body, "id": lease.lease_id if path == "/act/lease" else club.run_id}
+        given = {**body, "ids": [club.run_id]} if path == "/act/mark" else given
         assert ask(airflow_service, path, doors.tokens["user"], given).status == 403, path
     assert not club.folder.controls.exists()
     rows = airflow_service.ledger.acts(user="user", run_id=club.run_id)
     noted = [(row.what, row.refused) for row in reversed(rows)]
     why = "Runs of site club are not shown to you"
-    assert noted == [(what, why) for what in ("cancel", "pause", "add", "close")]
+    assert noted == [(what, why) for what in ("cancel", "pause", "add", "close", "mark")]
     mine = ask(airflow_service, f"/data/run?id={run.run_id}", doors.tokens["user"])
     assert mine.status == 200  # of a site that is for everybody
+
+
+def test_runs_are_marked_and_found_through_rest(airflow_service: AirflowService, doors: Doors):
+    with airflow_service.settings():
+        run = make_suite(overrides=("trainer.max_epochs=1",))
+        end_run(run, StepState.CANCELLED, "a test")
+
+    def asked(path: str, body: object = None) -> Answer:
+        return ask(airflow_service, path, doors.tokens["op"], body)
+
+    marks = {"ids": [run.run_id], "tag": ["paper"], "note": "table 2", "star": True}
+    assert asked("/act/mark", marks).json == {"done": "Marked 1 run"}
+    query = "tag=Paper&starred=true&where=trainer.max_epochs%3D1&since=1d&text=TABLE&kind=suite"
+    (row,) = asked(f"/data/runs?{query}").json["rows"]
+    assert (row["tags"], row["note"], row["is_starred"]) == (["paper"], "table 2", True)
+    (act,) = airflow_service.ledger.acts(user="op", run_id=run.run_id)
+    assert (act.what, act.through) == ("mark", "Airflow")
+    for path, body, status in (
+        ("/act/mark", {"ids": [run.run_id], "tag": ["a b"]}, 422),
+        ("/act/mark", {"ids": [run.run_id], "note": "n" * 2001}, 422),
+        ("/act/mark", {"ids": [run.run_id], "untag": ["none"]}, 404),
+        ("/act/mark", {"ids": [], "star": True}, 422),
+        ("/data/runs?sort=acuracy", None, 404),
+        ("/data/runs?where=lr", None, 409),
+        ("/data/runs?since=soon", None, 409),
+        ("/data/runs?limit=1001", None, 422),
+        ("/data/runs?usr=ada", None, 422),
+    ):
+        assert asked(path, body).status == status, (path, body)
+    assert "metric 'acuracy'" in asked("/data/runs?sort=acuracy").json["detail"]["what"]
 
 
 def test_an_unchanged_answer_is_not_sent_again(

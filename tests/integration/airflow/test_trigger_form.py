@@ -14,6 +14,7 @@ from playwright.sync_api import Locator, Page, Response, expect
 from headrace.clusters import lease_client
 from headrace.errors import StepError
 from headrace.recipe.load import available
+from headrace.recipe.unix_accounts import account
 from headrace.runs.runs import Run
 from headrace.states import StepState
 from support.airflow_service import DAG_ID, PACK_DAG_ID, AirflowService
@@ -170,7 +171,7 @@ def test_a_refusal_is_told_where_the_user_looks(airflow_service: AirflowService,
     service.assert_books_closed(run_id)
     with service.settings():
         listed = headrace("runs").stdout
-    assert "ago to admin in Airflow: " in listed
+    assert f"ago to {account()} in Airflow: " in listed
     assert run_id in listed
 
 

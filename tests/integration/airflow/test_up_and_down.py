@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from headrace.cli import airflow_server
+from headrace.recipe.unix_accounts import account
 from headrace_airflow.housekeeping import REAPER, clean_command
 from support.airflow_service import DAG_ID, AirflowService
 from support.command_line import headrace
@@ -78,7 +79,7 @@ def _assert_strangers_stay_outside(server, folder):
     assert doors(airflow_server.processes()) == {Door("127.0.0.1", port)}
     for path in ("/auth/token", "/auth/token/login"):
         assert _status(server, path) == 403
-    wrong = {"username": "admin", "password": "wrong"}
+    wrong = {"username": account(), "password": "wrong"}
     assert _status(server, "/auth/token", wrong) == 401
     assert _status(server, "/api/v2/dags") == 401
     assert _status(server, "/api/v2/dags/headrace_train/dagRuns", {"conf": {}}) == 401

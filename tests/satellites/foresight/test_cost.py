@@ -12,7 +12,7 @@ import pytest
 
 from headrace.errors import HeadraceError, UserError
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.refresh_usage import first_day
+from headrace.ledger.run_filter import first_day
 from headrace.states import StepState
 from headrace.status.cost import cost_page
 from support.access import write_site

@@ -15,7 +15,6 @@ import pytest
 from headrace.cli import airflow, airflow_server
 from headrace.cli.airflow import words_for
 from headrace.cli.airflow_server import (
-    USER,
     AirflowApi,
     AirflowBusyError,
     AirflowError,
@@ -34,6 +33,7 @@ from headrace.execution.reap import end_run
 from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
+from headrace.recipe.unix_accounts import account
 from headrace.states import StepState
 from support.command_line import headrace, refusal
 from support.runs import make_run
@@ -121,11 +121,13 @@ def test_the_first_login_has_a_password_that_its_owner_alone_can_read(tmp_path: 
     assert read_login(tmp_path).password == made.password
 
 
-def test_a_password_that_was_chosen_stays_and_becomes_private(tmp_path: Path):
-    passwords_file(tmp_path).write_text(json.dumps({USER: "mine"}))
+@pytest.mark.parametrize("user", [account(), "admin"])
+def test_a_password_that_was_chosen_stays_and_becomes_private(tmp_path: Path, user: str):
+    """Earlier releases named the user `admin`."""
+    passwords_file(tmp_path).write_text(json.dumps({user: "mine"}))
     passwords_file(tmp_path).chmod(0o644)
     made = make_login(tmp_path)
-    assert (made.password, made.is_new) == ("mine", False)
+    assert (made.user, made.password, made.is_new) == (account(), "mine", False)
     assert passwords_file(tmp_path).stat().st_mode & 0o777 == 0o600
 
 
@@ -133,7 +135,7 @@ def test_a_password_that_was_chosen_stays_and_becomes_private(tmp_path: Path):
 def test_without_a_password_nobody_logs_in(tmp_path: Path, content: str | None):
     if content is not None:
         passwords_file(tmp_path).write_text(content)
-    with pytest.raises(UserError, match="has no password of the user 'admin'"):
+    with pytest.raises(UserError, match=f"has no password of the user '{account()}'"):
         read_login(tmp_path)
 
 
@@ -144,7 +146,7 @@ def test_the_password_is_shown_once_and_only_to_its_owner(tmp_path: Path):
         assert first.password not in words
         assert "headrace password" in words
         assert str(first.file) in words
-        assert USER in words
+        assert account() in words
 
 
 def test_the_command_prints_the_password_and_nothing_else(headrace_home, monkeypatch):

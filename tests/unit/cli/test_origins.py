@@ -19,6 +19,7 @@ from headrace.states import StepState
 from headrace.status.run_page import run_page
 from headrace.steps.mailbox import StepResult
 from headrace.suites.points import trial_recipe
+from headrace.suites.records import SuiteSummary
 from support.command_line import headrace
 from support.runs import attempt_row_of, lease_on_disk, make_run
 from support.suite_journal import added, ended, journal, make_suite, started
@@ -28,13 +29,12 @@ pytestmark = pytest.mark.usefixtures("headrace_home")
 RECIPE = Path(__file__).parents[3] / "pipelines/headrace/recipe/builtin/recipes/digits.yaml"
 
 
-def told(*arguments: str) -> list[tuple[str, str, str, str]]:
+def told(*arguments: str) -> list[tuple[str, ...]]:
     done = headrace(*arguments, "--json")
     assert done.exit_code == 0, done.output
-    return [
-        (each["part"], each["key"], each["before"], each["after"])
-        for each in json.loads(done.stdout)
-    ]
+    found = json.loads(done.stdout)
+    rows = found["rows"] if arguments[0] == "diff" else found
+    return [(each["part"], each["key"], *each["values"]) for each in rows]
 
 
 def gave(run: Run, accuracy: float, fingerprint: str) -> None:
@@ -102,6 +102,25 @@ def test_runs_differ_in_recipe_packages_data_and_metrics():
     shown = headrace("diff", first.run_id, second.run_id, columns=80).stdout
     assert "trainer.max_epochs" in shown
     assert max(map(len, shown.splitlines())) <= 200
+
+
+def test_any_number_of_runs_stand_side_by_side_and_a_suite_by_its_best_trial():
+    runs = [make_run(overrides=(f"seed={number}",)) for number in (1, 2, 3, 3)]
+    suite = make_run(kind="suite", overrides=("suite.grid={seed: [1, 2]}",))
+    for number in (1, 2):
+        recipe = trial_recipe(json.loads(suite.folder.source.read_bytes()), {"seed": number})
+        write_record(suite.folder.trial(number).recipe, recipe)
+    entries = [added(1, seed=1), started(1), ended(1), added(2, seed=2), started(2), ended(2)]
+    journal(suite.folder, *entries)
+    write_record(suite.folder.summary, SuiteSummary(total=2, counts={"succeeded": 2}, best=2))
+    names = [*(run.run_id for run in runs), suite.run_id]
+    rows = told("diff", *names)
+    assert ("recipe", "seed", "1", "2", "3", "3", "2") in rows
+    assert all(len(set(values)) > 1 for _, _, *values in rows)
+    page = json.loads(headrace("diff", *names, "--json").stdout)
+    assert page["names"] == [*names[:-1], f"{suite.run_id}:2"]
+    shown = headrace("diff", *names, columns=80).stdout
+    assert f"5: {suite.run_id}:2" in shown
 
 
 def test_runs_of_other_commits_and_changes_differ_in_them(repository: Path):

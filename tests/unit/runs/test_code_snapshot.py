@@ -18,7 +18,7 @@ from headrace.recipe.site import Site
 from headrace.runs import code_snapshot
 from headrace.runs.code_state import CodeSnapshot, CodeTree
 from headrace.runs.lifecycle import finish_run
-from headrace.runs.origin import compare, origin
+from headrace.runs.origin import origin, side_by_side
 from headrace.runs.owners import process_owner
 from headrace.runs.runs import Run, open_run
 from headrace.states import StepState
@@ -66,7 +66,7 @@ def test_runs_of_one_recipe_are_alike_wherever_their_copies_are(project: Path) -
     assert first.recipe.train.script != second.recipe.train.script
     for run in (first, second):
         assert run.recipe_as_asked.train.script == f"{project}/scripts/train.py"
-    assert compare(origin(first.run_id), origin(second.run_id)) == ()
+    assert side_by_side((origin(first.run_id), origin(second.run_id))) == ()
     digests = [open_ledger().run(run.run_id).recipe_fingerprint for run in (first, second)]
     assert len({each.partition(";")[0] for each in digests}) == 1
 
@@ -94,10 +94,10 @@ def test_a_run_of_a_runs_recipe_has_the_code_of_that_run(project: Path) -> None:
     assert (script.parent / "helper.py").read_text() == "V = 1\n"
     assert (script.parents[1] / "data" / "x.csv").exists()
     assert tree_of(again).digest == tree_of(first).digest
-    changed = [each.part for each in compare(origin(first.run_id), origin(again.run_id))]
+    changed = [each.part for each in side_by_side((origin(first.run_id), origin(again.run_id)))]
     assert changed == []
     third = run_of(project)
-    changed = [each.key for each in compare(origin(first.run_id), origin(third.run_id))]
+    changed = [each.key for each in side_by_side((origin(first.run_id), origin(third.run_id)))]
     assert "copy" in changed
 
 
