@@ -34,7 +34,12 @@ LEAST_FOR_IMPORTANCE = 10
 REPEATS = ("seed", FOLD)
 """Keys in which trials of one point differ."""
 
-_CONFIDENCE = 0.95
+INTERVAL = "values, or 95 % of the mean"
+"""Title of `interval_words`."""
+
+_LEAST_FOR_INTERVAL = 10
+_RESAMPLES = 1000
+_BATCH = 10**6
 _MOST_VALUES = 20
 _FEW_VALUES = 5
 _MANY = 100
@@ -50,8 +55,10 @@ class Spread(Figures):
     mean: float
     std: float | None = None
     """Of the sample (divided by `count - 1`); null for one value."""
+    values: tuple[float, ...] = ()
+    """The values in order, if they are too few for an interval."""
     low: float | None = None
-    """Lower bound of the 95 % confidence interval of the mean, by Student's t; null for one."""
+    """Lower bound of the 95 % bootstrap interval of the mean, within the values; null for few."""
     high: float | None = None
     """Upper bound."""
 
@@ -106,7 +113,7 @@ class Results(Figures):
     points: tuple[PointResult, ...] = ()
     """Points, the best mean first; points with missing trials come last."""
     marginals: dict[str, tuple[Marginal, ...]] = {}
-    """By key that varies except the fold, in order of its values."""
+    """By key that varies except seed and fold, in order of its values."""
 
 
 def results_of(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) -> Results:
@@ -129,9 +136,10 @@ def spread_words(found: Spread | None, digits: int = 4) -> str:
 
 
 def interval_words(found: Spread | None, digits: int = 4) -> str:
-    """Return the confidence interval of the mean: `0.119 to 0.127`; empty for one value."""
+    """Return the interval of the mean, `0.119 to 0.127`; of few values all, empty for one."""
     if found is None or found.low is None or found.high is None:
-        return ""
+        values = found.values if found is not None and found.count > 1 else ()
+        return ", ".join(f"{value:.{digits}g}" for value in values)
     return f"{found.low:.{digits}g} to {found.high:.{digits}g}"
 
 
@@ -154,19 +162,31 @@ def varying(rows: Iterable[TrialRecord]) -> tuple[str, ...]:
     return tuple(key for key in keys if len({written(row.values.get(key)) for row in rows}) > 1)
 
 
-def spread(values: Sequence[float]) -> Spread:
-    """Return mean, deviation and confidence interval of at least one value.
+def varied(rows: Iterable[TrialRecord]) -> list[str]:
+    """Return the keys whose values differ between points: seeds and folds only repeat them."""
+    return [key for key in varying(rows) if key not in REPEATS]
 
-    Source: NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.5.2 (Student's t).
+
+def spread(values: Sequence[float]) -> Spread:
+    """Return mean and deviation of at least one value; an interval from ten values on.
+
+    The interval is the percentile bootstrap, so it lies within the values. Of fewer values it is
+    too narrow (Hesterberg 2015, What Teachers Should Know About the Bootstrap, 4.1), so these are
+    given themselves.
     """
     mean, count = statistics.fmean(values), len(values)
-    if count == 1:
-        return Spread(count=1, mean=mean)
-    from scipy.special import stdtrit
+    std = statistics.stdev(values, mean) if count > 1 else None
+    if count < _LEAST_FOR_INTERVAL:
+        return Spread(count=count, mean=mean, std=std, values=tuple(sorted(values)))
+    if min(values) == max(values):
+        return Spread(count=count, mean=mean, std=std, low=mean, high=mean)
+    import numpy as np
+    from scipy.stats import bootstrap
 
-    std = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-    half = float(stdtrit(count - 1, (1 + _CONFIDENCE) / 2)) * std / math.sqrt(count)
-    return Spread(count=count, mean=mean, std=std, low=mean - half, high=mean + half)
+    options = {"method": "percentile", "n_resamples": _RESAMPLES, "random_state": 0}
+    batch = max(_BATCH // count, 1)
+    found = bootstrap((np.array(values),), np.mean, batch=batch, **options).confidence_interval
+    return Spread(count=count, mean=mean, std=std, low=float(found.low), high=float(found.high))
 
 
 def are_folds(rows: Iterable[TrialRecord]) -> bool:
@@ -222,17 +242,14 @@ def points(rows: Iterable[TrialRecord], objectives: Sequence[Objective]) -> tupl
 def marginals(
     ended: Sequence[TrialRecord], objectives: Sequence[Objective] = ()
 ) -> dict[str, tuple[Marginal, ...]]:
-    """Return the first objective by the values of each key that varies, except the fold.
+    """Return the first objective by the values of each key that varies, except seed and fold.
 
-    Many different numbers of a key are grouped to ranges of equally many trials; such seeds are
-    left out.
+    Many different numbers of a key are grouped to ranges of equally many trials.
     """
     found: dict[str, tuple[Marginal, ...]] = {}
     best_quarter = ranked(ended, objectives)[: math.ceil(len(ended) / 4)] if objectives else ()
     top = {row.number for row in best_quarter}
-    for key in varying(ended):
-        if key == FOLD:
-            continue
+    for key in varied(ended):
         rows = [row for row in ended if key in row.values]
         by_value: defaultdict[str, list[float]] = defaultdict(list)
         for row in rows:
@@ -240,9 +257,8 @@ def marginals(
         numbers = numbers_of([row.values[key] for row in rows])
         most = min(_MOST_VALUES, max(_FEW_VALUES, len(rows) // 2))
         if len(by_value) > most and numbers:
-            if key not in REPEATS:
-                ordered = sorted(zip(numbers, rows, strict=True), key=lambda pair: pair[0])
-                found[key] = _in_parts(ordered, top)
+            ordered = sorted(zip(numbers, rows, strict=True), key=lambda pair: pair[0])
+            found[key] = _in_parts(ordered, top)
             continue
         marginals = [
             Marginal(value=json.loads(text), spread=spread(values))
@@ -277,9 +293,7 @@ def importance_of(rows: Iterable[TrialRecord], objectives: Sequence[Objective] =
     ended = finished(rows)
     if len(ended) > _MOST_IN_STUDY:
         ended = random.Random(0).sample(ended, _MOST_IN_STUDY)
-    keys = [
-        key for key in varying(ended) if key != FOLD and all(key in row.values for row in ended)
-    ]
+    keys = [key for key in varied(ended) if all(key in row.values for row in ended)]
     if len(ended) < LEAST_FOR_IMPORTANCE:
         return Importance(why_not=f"it needs {LEAST_FOR_IMPORTANCE} ended trials, not {len(ended)}")
     if len(keys) < 2:

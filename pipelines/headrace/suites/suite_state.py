@@ -208,12 +208,13 @@ class Controls:
     Attributes:
         is_paused: Whether no more trials start.
         limit: Most trials at once; None: no limit.
+        is_cancelled: Whether all trials were cancelled at once, and no command for more followed.
     """
 
     def __init__(self, run: RunFolder, limit: int | None) -> None:
         self._path = run.controls
         self._offset = self._lines = 0
-        self.is_paused = False
+        self.is_paused = self.is_cancelled = False
         self.limit = limit
 
     def apply_commands(self, suite_state: SuiteState, add: AddPoint) -> list[Entry]:
@@ -255,6 +256,10 @@ class Controls:
             self.is_paused = control.what == "pause"
         elif control.what == "limit":
             self.limit = control.limit
+        elif control.what in ("cancel", "retry", "add"):
+            self.is_cancelled = control.what == "cancel" and (
+                self.is_cancelled or not control.numbers
+            )
 
     def _new(self) -> Iterator[tuple[int, Control]]:
         """Yield commands with their line numbers; malformed lines are left out."""

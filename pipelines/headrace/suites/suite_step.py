@@ -85,13 +85,22 @@ def run_suite(context: StepContext, source: PointSource, work: Work) -> dict[str
     ):
         driver = Driver(context, calls, journal, source, work)
         driver.run()
-    return _outputs(driver.suite_state)
+    return _outputs(driver.suite_state, is_cancelled=driver.controls.is_cancelled)
 
 
-def _outputs(suite_state: SuiteState) -> dict[str, Any]:
+def _outputs(suite_state: SuiteState, *, is_cancelled: bool) -> dict[str, Any]:
+    """Return the outputs of a suite whose trials have ended.
+
+    Cancelled: all were cancelled at once before their ends, or none is left. Failed: none
+    succeeded. Succeeded: at least one did, even if others failed.
+    """
     counts = {state: count for state, count in suite_state.counts.items() if count}
-    if counts.keys() == {StepState.CANCELLED.value}:
-        raise StepCancelledError(f"All {len(suite_state.rows)} trials were cancelled")
+    num_cancelled = counts.get(StepState.CANCELLED.value, 0)
+    if num_cancelled and (is_cancelled or len(counts) == 1):
+        raise StepCancelledError(
+            f"{num_cancelled} of {len(suite_state.rows)} trials were cancelled",
+            "Have them run: headrace suite retry, then headrace resume.",
+        )
     if suite_state.rows and not counts.keys() - _USELESS:
         raise SuiteFailedError(
             f"All {suite_state.num_failed} trials have failed; {suite_state.commonest_failure}",

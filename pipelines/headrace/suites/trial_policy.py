@@ -247,8 +247,8 @@ def summary(
         running=glances.shown(suite_state.running),
         best=best.trial.number if best else None,
         best_value=best.objectives[0] if best else None,
-        eta_s=eta and eta.seconds,
-        eta_error_s=eta and eta.half_s,
+        eta_s=None if is_paused or eta is None else eta.seconds,
+        eta_error_s=None if is_paused or eta is None else eta.half_s,
     )
 
 
