@@ -13,7 +13,6 @@ from headrace.cli import arguments
 from headrace.cli.console import JsonOption, open_console, tell_json
 from headrace.errors import UserError
 from headrace.files.layout import RunFolder
-from headrace.ledger.ledger import open_ledger
 from headrace.steps.context import resolved
 
 if TYPE_CHECKING:
@@ -30,7 +29,12 @@ class Format(str, Enum):
 
 
 def export(
-    what: Annotated[str, arguments.a_run("Id of a run, or a file.", "RUN|CHECKPOINT")],
+    what: Annotated[
+        str,
+        arguments.a_run(
+            "Id of a run, SUITE (its best trial), SUITE:NUMBER, or a file.", "RUN|CHECKPOINT"
+        ),
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
     form: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.WEIGHTS,
     checkpoint: Annotated[
@@ -46,6 +50,7 @@ def export(
 
     Examples:
         headrace export digits-20260102-030405-0a1b2c3d -o digits.pt
+        headrace export SUITE -o best-trial.pt
         headrace export RUN --checkpoint best --format safetensors -o digits.safetensors
         headrace export path/to/final.ckpt -o weights.pt --force --json
     """
@@ -54,20 +59,24 @@ def export(
         raise UserError(f"{output} exists", "Name another file, or replace it with --force.")
     if not output.parent.is_dir():
         raise UserError(f"The folder {output.parent} does not exist", "Make it, or name another.")
-    found = Path(what).expanduser().absolute()
+    found, why = Path(what).expanduser().absolute(), ""
     if found.exists():
         if checkpoint:
             raise UserError("--checkpoint needs the id of a run, not a file", "Leave it out.")
         run, file = _run_of(found), found
     else:
         from headrace.checkpoints.files import chosen
+        from headrace.runs.names import with_model
 
-        run = RunFolder(Path(open_ledger().run(what).folder))
+        named = with_model(what)
+        run, why = named.folder, named.why
         file = chosen(run, checkpoint)
     from headrace.checkpoints.weights import export_weights
 
     pickled = run is not None and resolved(run)[1].pickled_checkpoints == "allow"
     done = export_weights(file, output, form.value, pickled=pickled)
+    if why:
+        open_console(stderr=as_json).print(why, soft_wrap=True)
     tell_json(done) if as_json else _tell(done)
 
 

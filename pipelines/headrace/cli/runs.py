@@ -14,7 +14,6 @@ from rich.console import Console
 from headrace.cli import arguments
 from headrace.cli.arguments import NamedRun, Overrides, Recipe, RunArgument
 from headrace.cli.console import JsonOption, SiteOption, open_console, outlive_terminal, tell_json
-from headrace.cli.run_status import known_run
 from headrace.cli.view import print_failures
 from headrace.cli.watching import Watching, end_of
 from headrace.errors import UserError
@@ -27,8 +26,9 @@ from headrace.ledger.ledger import open_ledger
 from headrace.recipe.overrides import check_size
 from headrace.runs.audit import Actor
 from headrace.runs.lifecycle import create_run
+from headrace.runs.names import named, with_model
 from headrace.runs.owners import process_owner
-from headrace.runs.runs import Run, RunRequest, open_run, run_of_folder
+from headrace.runs.runs import Run, RunRequest, open_run, run_of_record
 from headrace.runs.suites import has_more_to_do
 from headrace.states import StepState
 from headrace.status.run_details import RunDetails, run_details
@@ -178,15 +178,20 @@ def evaluate(
     Examples:
         headrace evaluate digits-20260102-030405-0a1b2c3d --checkpoint best
         headrace evaluate RUN evaluate.split=val evaluate.also_checkpoints=[500,1000]
+        headrace evaluate SUITE:7 evaluate.split=val
         headrace evaluate RUN --watch train.role=cpu evaluate.split=val
     """
     alone = ("evaluate.also_checkpoints=[]",) if checkpoint else ()
     chosen = (f"evaluate.checkpoint={checkpoint}",) if checkpoint else ()
-    folder = RunFolder(Path(open_ledger().run(run_id).folder))
+    found = with_model(run_id)
+    if found.why:
+        open_console(stderr=as_json).print(found.why, soft_wrap=True)
+    if watch and found.trial is not None:
+        raise UserError(f"--watch needs a run, and {found.name} is a trial", "Leave --watch out.")
     changes = (*alone, *(overrides or ()), *chosen)
-    place = site or run_of_folder(run_id, folder).request.site
-    more = {"kind": "evaluate", "of": run_id, "watch": watch}
-    request = request_of(str(folder.recipe), changes, place, **more)
+    place = site or run_of_record(found.record).request.site
+    more = {"kind": "evaluate", "of": found.name, "watch": watch}
+    request = request_of(str(found.folder.recipe), changes, place, **more)
     carry_out(create_run(request), as_json=as_json)
 
 
@@ -221,7 +226,7 @@ def resume(
     changes = tuple(overrides or ())
     if run_id is not None and "=" in run_id:
         changes, run_id = (run_id, *changes), None
-    known = known_run(run_id)
+    known = _run_id(run_id, "suite retry")
     view = run_details(known)
     if view.state is StepState.SUCCEEDED and not has_more_to_do(RunFolder(Path(view.folder))):
         console = open_console(stderr=as_json)
@@ -235,6 +240,16 @@ def resume(
     carry_out(job, as_json=as_json)
 
 
+def _run_id(name: str | None, command: str) -> str:
+    """Return the id of a run; refuse a trial and name the command for it."""
+    found = named(name)
+    if found.trial is None:
+        return found.name
+    what = f"{found.name} is a trial, and this command is for runs"
+    hint = f"For the trial: headrace {command} {found.name.replace(':', ' ')}."
+    raise UserError(what, hint)
+
+
 def cancel(
     run_id: RunArgument = None,
     step: Annotated[str | None, typer.Option(help="Only this step.")] = None,
@@ -246,6 +261,6 @@ def cancel(
     Examples:
         headrace cancel digits-20260102-030405-0a1b2c3d
     """
-    job = open_run(known_run(run_id))
+    job = open_run(_run_id(run_id, "suite cancel"))
     asked = ask_to_stop(job, Actor.here(), step)
     typer.echo(f"asked to stop: {', '.join(asked)}" if asked else f"cancelled: {job.run_id}")

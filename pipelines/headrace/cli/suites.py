@@ -14,6 +14,7 @@ from headrace.cli import arguments
 from headrace.cli.arguments import AnySuite, OneSuite
 from headrace.cli.console import JsonOption, open_console, tell_json
 from headrace.cli.listing import tell_list
+from headrace.cli.run_status import print_new
 from headrace.cli.suite_view import SUITE_COLUMNS, points_table, trials_list
 from headrace.errors import UserError
 from headrace.files.layout import RunFolder
@@ -110,12 +111,7 @@ def logs(words: Numbered) -> None:
     record, numbers = _suite_and_numbers(words)
     if len(numbers) != 1:
         raise UserError("Exactly one trial is needed", "Example: headrace suite logs 7.")
-    row = open_ledger().trial(record.run_id, *numbers)
-    folder = RunFolder(Path(record.folder)).trial(*numbers)
-    for attempt in range(1, row.attempts + 1):
-        for file in sorted(folder.attempt(attempt).logs.glob("*.log")):
-            for line in file.read_text(errors="replace").splitlines():
-                typer.echo(f"{attempt} {file.stem} | {line}")
+    print_new(f"{record.run_id}:{numbers[0]}", None, {})
 
 
 @app.command()

@@ -204,6 +204,9 @@ class TrialFolder(RunFolder):
         """Return the folder of an attempt at the trial, by its number from 1."""
         return StepFolder(self.path / "attempts" / f"{number:03d}")
 
+    step = attempt
+    """The same, as the steps of a lease."""
+
 
 class SiteFolder(Folder):
     """The shared folder of a site, accessible to the control side and all nodes."""

@@ -11,17 +11,16 @@ from typing import Literal, get_args
 from headrace.errors import ManifestError, StepError, UnknownNameError
 from headrace.files.atomic import read_bytes, read_record
 from headrace.files.layout import RunFolder, StepFolder
-from headrace.ledger.ledger import open_ledger
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.objects.store import is_remote
 from headrace.recipe.difference import Change, essence, flattened
 from headrace.recipe.recipe import Recipe
 from headrace.record import Figures, Record
 from headrace.runs.code_state import UNKNOWN, CodeSnapshot, code_state
+from headrace.runs.names import named
 from headrace.runs.planned_steps import run_metrics
 from headrace.runs.provenance import Provenance, read_provenance
 from headrace.runs.runs import check_files, edited, outputs_of, run_of_folder
-from headrace.runs.trials import note_trials
 from headrace.steps.history import facts_of_all, read_usage
 from headrace.steps.mailbox import StepResult
 
@@ -78,15 +77,18 @@ def origin(name: str) -> Origin:
         UserError: Its recipe was changed by hand.
         StepError: Its folder is gone or damaged.
     """
-    run_id, colon, number = name.partition(":")
-    record = open_ledger().run(run_id)
+    found = named(name)
+    record, trial, folder = found.record, found.trial, found.folder
+    name, run_id = found.name, record.run_id
     check_files(record)
     suite = RunFolder(Path(record.folder))
-    folder = _trial_folder(suite, number) if colon else suite
     recipe = read_record(folder.recipe, Recipe)
+    if recipe is None and trial is not None and not trial.attempts:
+        raise UnknownNameError(f"Trial {name} has not begun", f"Look at it: headrace status {name}")
     if recipe is None:
         raise StepError(f"{name} has no recipe any more: {folder.recipe} is gone")
-    trial = _trial(name, suite, int(number), recipe) if colon else None
+    if trial is not None:
+        _check_recipe(name, suite, trial, recipe)
     evaluated = run_of_folder(run_id, suite).request.of
     packed = outputs_of(evaluated or run_id).get("pack", {})
     made_with, diff = read_provenance(suite), read_bytes(suite.diff)
@@ -101,8 +103,8 @@ def origin(name: str) -> Origin:
         dataset=str(packed.get("dataset") or recipe.dataset_path or ""),
         fingerprint=str(packed.get("fingerprint", "")),
         machine=facts_of_all(row.machine for rows in read_usage(folder).values() for row in rows),
-        metrics=(trial.metrics if trial else {}) if colon else run_metrics(outputs_of(run_id)),
-        launch=_launch(suite, int(number), recipe.train.nodes or 1) if colon else {},
+        metrics=trial.metrics if trial else run_metrics(outputs_of(run_id)),
+        launch=_launch(suite, trial.number, recipe.train.nodes or 1) if trial else {},
     )
 
 
@@ -144,27 +146,14 @@ def side_by_side(origins: Sequence[Origin]) -> tuple[Beside, ...]:
     return tuple(found)
 
 
-def _trial_folder(suite: RunFolder, number: str) -> RunFolder:
-    folder = suite.trial(int(number)) if number.isdecimal() else None
-    if folder is None or read_bytes(folder.recipe) is None:
-        raise UnknownNameError(
-            f"Run {suite.run_id} has no trial '{number}' that has begun",
-            f"List its trials: headrace suite show {suite.run_id}",
-        )
-    return folder
-
-
-def _trial(name: str, suite: RunFolder, number: int, recipe: Recipe) -> TrialRecord | None:
-    """Return the row of a trial; refuse a recipe that differs from the suite's with its values."""
-    note_trials(suite)
-    row = open_ledger().trials_numbered(suite.run_id, [number]).get(number)
+def _check_recipe(name: str, suite: RunFolder, row: TrialRecord, recipe: Recipe) -> None:
+    """Refuse a trial's recipe that differs from the suite's with its values."""
     source = read_bytes(suite.source)
-    if row is not None and source is not None:
+    if source is not None:
         from headrace.suites.points import trial_recipe  # imports Optuna
 
         if essence(trial_recipe(json.loads(source), row.values)) != essence(recipe):
-            raise edited("recipe", name, suite.trial(number))
-    return row
+            raise edited("recipe", name, suite.trial(row.number))
 
 
 def _launch(suite: RunFolder, number: int, nodes: int) -> dict[str, int]:

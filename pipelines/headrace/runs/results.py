@@ -112,9 +112,14 @@ def write_report(
         log_keys=sought.log_keys,
         curves=_curves(folder, rows, objectives),
     )
-    place = file or folder.report / _REPORT
+    place = file or suite_report_of(folder)
     write_text(place, render(suite_report(inputs)))
     return place
+
+
+def suite_report_of(folder: RunFolder) -> Path:
+    """Return the file of a suite's report."""
+    return folder.report / _REPORT
 
 
 def _curves(

@@ -13,19 +13,22 @@ from typing import Any
 
 from headrace.errors import HeadraceError, StepError
 from headrace.files.atomic import is_there, read_bytes, read_record
-from headrace.files.layout import LeaseFolder, RunFolder
+from headrace.files.layout import LeaseFolder, RunFolder, TrialFolder
 from headrace.informing import inform
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
+from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.suite import Objective
 from headrace.record import Record
 from headrace.runs.costs import Cost, cost_of, has_price
+from headrace.runs.names import named
 from headrace.runs.owners import owner_is_gone, user_of
 from headrace.runs.planned_steps import run_metrics
 from headrace.runs.prediction import BETWEEN, Ahead, Prediction
 from headrace.runs.suites import Sought, best_point, sought_by
 from headrace.states import LeaseState, StepState
-from headrace.status.step import FailedAttempt, StepView, step_views
+from headrace.status.step import FailedAttempt, StepsFolder, StepView, step_views
+from headrace.steps import mailbox
 from headrace.suites.records import FOLD, PRUNED, SuiteSummary
 
 _MOST = 10_000
@@ -49,6 +52,8 @@ class RunTraits(Record):
     """Keys that a suite samples on a logarithmic scale."""
     is_folded: bool = False
     """Whether its trials are folds of a cross-validation."""
+    is_repeated: bool = False
+    """Whether its points have several seeds or folds."""
 
 
 class MainMetric(Record):
@@ -145,6 +150,26 @@ class RunRows:
     machines: Sequence[MachineRecord]
     trials: Mapping[StepState, int]
     """Trials of a suite by state."""
+    trial: TrialRecord | None = None
+    """The trial, if this is one: its attempts and folder are in place of a run's."""
+
+    @classmethod
+    def named(cls, name: str | None) -> RunRows:
+        """Return the rows of a run or trial by its name; raise as `headrace.runs.names.named`."""
+        found = named(name)
+        folder, trial = found.trial_folder, found.trial
+        if folder is None or trial is None:
+            return cls.of([found.record])[0]
+        update = {
+            "run_id": found.name, "folder": str(folder.path), "state": trial.state,
+            "created_at": trial.created_at, "finished_at": trial.finished_at,
+            "outputs": {"train": {"metrics": trial.metrics}},
+        }  # fmt: skip
+        names = RunRecord.__table__.c.keys()
+        columns = {name: getattr(found.record, name) for name in names}
+        attempts = [_attempt(folder, trial, at) for at in range(1, trial.attempts + 1)]
+        run = RunRecord(**columns | update)
+        return cls(run=run, attempts=attempts, leases=(), machines=(), trials={}, trial=trial)
 
     @classmethod
     def of(cls, records: Sequence[RunRecord]) -> tuple[RunRows, ...]:
@@ -165,8 +190,14 @@ class RunRows:
 
     def steps(self, *, whole: bool) -> tuple[StepView, ...]:
         """Return the steps that have begun; see `step_views`."""
-        folders = {row.lease_id: LeaseFolder(Path(row.folder)) for row in self.leases}
-        return step_views(self.attempts, folders, whole=whole)
+        return step_views(self.attempts, self.folders, whole=whole)
+
+    @property
+    def folders(self) -> dict[str, StepsFolder]:
+        """Folders that hold those of the attempts, by their leases' ids."""
+        if self.trial is not None:
+            return {"": TrialFolder(Path(self.run.folder))}
+        return {row.lease_id: LeaseFolder(Path(row.folder)) for row in self.leases}
 
     @property
     def user(self) -> str:
@@ -181,13 +212,33 @@ class RunRows:
         return cost_of(machines, now, roles) if machines else None
 
 
+def _attempt(folder: TrialFolder, trial: TrialRecord, attempt: int) -> AttemptRecord:
+    """Return an attempt at a trial as a row, by its result."""
+    result, is_last = mailbox.outcome(folder.attempt(attempt)), attempt == trial.attempts
+    state = trial.state if is_last else StepState.LOST
+    failure = result.failure if result else None
+    failed = (trial.failure_class, trial.message) if is_last else (None, "")
+    return AttemptRecord(
+        run_id=f"{trial.run_id}:{trial.number}", step="trial", attempt=attempt, kind="trial",
+        key=f"{trial.run_id}/{trial.number}/{attempt}", lease_id="", number=attempt,
+        state=result.state if result else state,
+        failure_class=failure.failure_class if failure else failed[0],
+        message=failure.message if failure else failed[1],
+        created_at=result.started_at if result else trial.started_at or trial.created_at,
+        started_at=result.started_at if result else trial.started_at,
+        finished_at=result.finished_at if result else trial.finished_at,
+        outputs=result.outputs if result else {},
+    )  # fmt: skip
+
+
 def run_views(records: Sequence[RunRecord]) -> tuple[RunView, ...]:
     """Return the state of runs; files are read only of those that have not ended."""
     now = time.time()
-    return tuple(_view(rows, now) for rows in RunRows.of(records))
+    return tuple(view_of(rows, now) for rows in RunRows.of(records))
 
 
-def _view(rows: RunRows, now: float) -> RunView:
+def view_of(rows: RunRows, now: float) -> RunView:
+    """Return the state of a run or trial by its rows, and its files unless it has ended."""
     row = by_ledger(rows, now)
     if row.state.is_final:
         return row
@@ -300,11 +351,13 @@ def _user(path: str, owner: str) -> str:
 @lru_cache(maxsize=_MOST)
 def _traits(path: str) -> RunTraits:
     folder = RunFolder(Path(path))
-    request, recipe = _json(folder.request), _json(folder.recipe)
+    recipe = _json(folder.recipe)
+    request = _json(folder.request) if is_there(folder.request) else {"kind": "trial"}
     trainer, suite = (_part(recipe.get(name)) for name in ("trainer", "suite"))
     monitor = trainer.get("monitor")
     kind = "suite" if is_there(folder.source) else request.get("kind")
     sought = sought_by(folder) if kind == "suite" else Sought()
+    is_folded = suite.get("folds") is True or FOLD in _part(suite.get("grid"))
     return RunTraits(
         kind=kind if isinstance(kind, str) else "train",
         monitor=monitor if isinstance(monitor, str) else None,
@@ -312,7 +365,8 @@ def _traits(path: str) -> RunTraits:
         own_data=kind in ("train", "suite") and "dataset" in recipe and recipe["dataset"] is None,
         objectives=sought.objectives,
         log_keys=sought.log_keys,
-        is_folded=suite.get("folds") is True or FOLD in _part(suite.get("grid")),
+        is_folded=is_folded,
+        is_repeated=is_folded or bool(suite.get("seeds")) or "seed" in _part(suite.get("grid")),
     )
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from headrace.clusters.lease_files import LeaseFiles, QueueWait
 from headrace.errors import StepError
+from headrace.files.layout import RunFolder
 from headrace.informing import LeftOutSum, failures_of
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord
@@ -62,19 +64,18 @@ class RunDetails(RunView):
 
 
 def run_details(run_id: str) -> RunDetails:
-    """Return the current state of a run, as far as its files can be read.
+    """Return the current state of a run or trial, as far as its files can be read.
 
     Raises:
-        UnknownNameError: No run has that id.
+        UnknownNameError: No run or trial has that name.
     """
     with open_ledger().snapshot():
-        (rows,) = RunRows.of([open_ledger().run(run_id)])
-        return details_of(rows)
+        return details_of(RunRows.named(run_id))
 
 
 def details_of(rows: RunRows) -> RunDetails:
     """Return the current state of a run, given its rows of the ledger."""
-    leases, begun = rows.leases, rows.steps(whole=True)
+    leases, begun, folder = rows.leases, rows.steps(whole=True), RunFolder(Path(rows.run.folder))
     row = by_ledger(rows, time.time())
     if not row.state.is_final:
         row = row.model_copy(update=under_way(row, begun))
@@ -86,6 +87,9 @@ def details_of(rows: RunRows) -> RunDetails:
         has_lease=any(each.state.is_active for each in leases),
         steps=begun,
     )
+    if rows.trial is not None:
+        use = NodeLoad() if row.state.is_final else newest_use(folder)
+        return known.model_copy(update={"use": use, "traces": traces_of(folder)})
     try:
         run = open_run(row.run_id)
     except StepError as error:

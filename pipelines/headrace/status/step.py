@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ConfigDict, JsonValue, computed_field
 
 from headrace.errors import StepError
-from headrace.files.layout import LeaseFolder
+from headrace.files.layout import LeaseFolder, TrialFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord
 from headrace.record import Record
@@ -24,6 +24,9 @@ from headrace.steps.retry_policy import ERROR, PROGRESS, Attempt, num_failures
 _RATE, _DATA_WAIT = "samples_per_s", "data_wait"
 _MOST_METRICS = 4
 _MUCH_WAIT = 0.1
+
+StepsFolder = LeaseFolder | TrialFolder
+"""Holds the folders of attempts, by `step(number)`."""
 
 
 class StepView(StepSeen):
@@ -136,13 +139,13 @@ def _left(seconds: float) -> str:
 
 
 def step_views(
-    attempts: Sequence[AttemptRecord], leases: Mapping[str, LeaseFolder], *, whole: bool = True
+    attempts: Sequence[AttemptRecord], leases: Mapping[str, StepsFolder], *, whole: bool = True
 ) -> tuple[StepView, ...]:
     """Return the steps that have begun, in the order in which their newest attempts were requested.
 
     Args:
         attempts: All of a run, in the order of their requests.
-        leases: Folders of its leases, by id.
+        leases: Folders of its leases, by id; of a trial its folder.
         whole: Read files also of steps that have ended.
     """
     newest = {row.step: row for row in attempts}.values()
@@ -154,8 +157,9 @@ def step_views(
 
 def attempt_views(run_id: str, attempts: Sequence[AttemptRecord]) -> tuple[AttemptView, ...]:
     """Return attempts at the steps of a run, in the order of their requests."""
-    used = open_ledger().usage(run_id, trial=0)
-    nodes = {(row.step, row.attempt): row.node for row in used}
+    run_id, _, trial = run_id.partition(":")
+    used = open_ledger().usage(run_id, trial=int(trial or 0))
+    nodes = {("trial" if trial else row.step, row.attempt): row.node for row in used}
     views = map(AttemptView.model_validate, attempts)
     return tuple(
         view.model_copy(update={"node": nodes.get((view.step, view.attempt), "")}) for view in views
@@ -182,7 +186,7 @@ def took_s_of(row: AttemptRecord) -> float | None:
 
 
 def _step(
-    row: AttemptRecord, attempts: Sequence[AttemptRecord], lease: LeaseFolder | None
+    row: AttemptRecord, attempts: Sequence[AttemptRecord], lease: StepsFolder | None
 ) -> StepView:
     """Return a step by its newest attempt, all of its run and, given the lease, its files."""
     updates = {} if lease is None else _by_files(row, lease)
@@ -198,7 +202,7 @@ def _step(
     ).model_copy(update=updates)
 
 
-def _by_files(row: AttemptRecord, lease: LeaseFolder) -> dict[str, object]:
+def _by_files(row: AttemptRecord, lease: StepsFolder) -> dict[str, object]:
     """Return what the files of an attempt add: fields of `StepView` by name."""
     folder = None if row.number is None else lease.step(row.number)
     status, result, damage = None, None, ""

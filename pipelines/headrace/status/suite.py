@@ -22,7 +22,7 @@ from headrace.states import StepState
 from headrace.status.logs import report_address
 from headrace.status.run import RunRows, RunView, Trials, by_ledger, traits_of
 from headrace.status.run_list import ActView, acts_of
-from headrace.suites.analysis import PointResult
+from headrace.suites.analysis import PointResult, points
 from headrace.suites.records import FOLD, PRUNED, RunningTrial, SuiteSummary
 
 _MOST_CHANGED = 2000
@@ -30,6 +30,7 @@ _MOST_CHANGED = 2000
 _MOST_LETTERS = 300
 _MOST_RUNS = 10_000
 _MOST_NAMED = 10
+_MOST_POINTS = 20
 _OF_ROWS = (
     *("number", "name", "objective", "started_at", "finished_at", "attempts", "node", "usd"),
     "energy_wh",
@@ -63,6 +64,8 @@ class SuitePage(SuiteView):
     report: str
     """The report's address, relative to the pages' address; empty without a report."""
     acts: tuple[ActView, ...]
+    points: tuple[PointResult, ...]
+    """The best points, if some have several seeds or folds; else empty."""
     can_act: bool
     """Whether this user may act on it."""
 
@@ -159,15 +162,24 @@ def suite_page(run_id: str, *, can_act: bool) -> SuitePage:
         UnknownNameError: No run has that id.
         UserError: The run is not a suite.
     """
-    record = find_suite(run_id)
-    (view,) = map(_view, RunRows.of([record]))
+    (rows,) = RunRows.of([find_suite(run_id)])
+    view = _view(rows)
     return SuitePage(
         **dict(view),
         now=time.time(),
         acts=acts_of(run_id),
-        report=report_address(run_id, open_ledger().attempts(run_id)),
+        points=_repeated(rows),
+        report=report_address(rows),
         can_act=can_act,
     )
+
+
+def _repeated(rows: RunRows) -> tuple[PointResult, ...]:
+    traits = traits_of(rows.run)
+    if not traits.is_repeated:
+        return ()
+    found = points(open_ledger().trials(rows.run.run_id, limit=MAX_TRIALS), traits.objectives)
+    return found[:_MOST_POINTS]
 
 
 def trials_page(run_id: str, since: int = 0) -> TrialsPage:

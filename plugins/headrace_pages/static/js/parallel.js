@@ -1,7 +1,7 @@
 // Parallel coordinates: a line for each trial over all varied keys, to its objective; axes can be brushed.
 
 import { useEffect, useMemo, useRef, useState } from "../vendor/hooks.mjs";
-import { axisOf } from "./axes.js";
+import { axisOf, REPEATS } from "./axes.js";
 import { count, known, number } from "./format.js";
 import { shortNames } from "./trials.js";
 import { html, Section } from "./ui.js";
@@ -23,7 +23,7 @@ const clamp = (share) => Math.min(1, Math.max(0, share));
 function layout({ rows, keys }, objective, logKeys) {
   const ended = rows.filter((row) => known(row.objective) || FAILED.has(row.state));
   const names = shortNames(keys);
-  const varied = keys.map((key) => axisOf(ended, key, names[key], (row) => row.values[key], logKeys.includes(key))).filter(Boolean);
+  const varied = keys.filter((key) => !REPEATS.has(key)).map((key) => axisOf(ended, key, names[key], (row) => row.values[key], logKeys.includes(key))).filter(Boolean);
   const sought = axisOf(ended, "objective", objective?.metric ?? "objective", (row) => row.objective);
   if (!sought || !varied.length) return null;
   const better = objective?.mode === "max" ? -1 : 1; // the best are drawn last, over the others

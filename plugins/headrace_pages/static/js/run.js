@@ -87,7 +87,7 @@ const Actions = ({ run, refresh }) => html`
   ${run.dashboard_lease && html`<a href=${link("dask/", { id: run.dashboard_lease })}>Dask dashboard</a>`}
   ${run.tensorboard && html`<a href=${link("tensorboard/", { id: run.run_id })}>TensorBoard</a>`}
   <${Copy} label="Copy rerun command" kind="" text=${run.rerun} />
-  ${run.can_act && isActive(run.state) && html`<${Act} label="Cancel run" question="Cancel this run?" kind="danger" address="act/cancel"
+  ${run.can_act && isActive(run.state) && run.kind !== "trial" && html`<${Act} label="Cancel run" question="Cancel this run?" kind="danger" address="act/cancel"
     body=${{ id: run.run_id }} onDone=${refresh}
     detail="Its running step saves a checkpoint and stops; its machines are released. Resume it later: headrace resume." />`}`;
 
@@ -98,7 +98,7 @@ const Addresses = ({ run }) => html`<p class="facts">
 
 function Whole({ run, refresh }) {
   const attempts = [...run.attempts].reverse();
-  const trains = run.steps.some((each) => each.name === "train");
+  const trains = run.steps.some((each) => each.name === "train" || each.name === "trial");
   return html`<${Head} run=${run} now=${run.now}><${Actions} run=${run} refresh=${refresh} /><//>
     <${Why} run=${run} />
     <${Figures} run=${run} />
