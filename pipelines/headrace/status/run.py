@@ -203,7 +203,9 @@ class RunRows:
     def user(self) -> str:
         """The requester; before the first lease, from the run's folder."""
         owners = filter(None, (lease.owner for lease in self.leases))
-        return next(owners, None) or _user(self.run.folder, self.run.owner)
+        folder = Path(self.run.folder)
+        run = folder.parents[1] if self.trial else folder
+        return next(owners, None) or _user(str(run), self.run.owner)
 
     def cost(self, now: float) -> Cost | None:
         """Return what its machines have cost; None if nothing records it."""

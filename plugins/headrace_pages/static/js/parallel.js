@@ -8,7 +8,8 @@ import { html, Section } from "./ui.js";
 
 const HEIGHT_PX = 260;
 const [TOP_PX, FOOT_PX] = [10, 34]; // below the axes there is room for trials without a value
-const EDGE = 0.06; // of the width, left and right of the outer axes
+const EDGE_PX = 48; // left and right of the outer axes
+const [LETTER_PX, LEAST_PX] = [7.5, 92]; // room of an axis for its name
 const MOST_AXES = 12;
 const HUES = 16;
 const TOGETHER = 40; // lines per stroke
@@ -45,7 +46,7 @@ const isWithin = (axes, brushes) => (row) =>
     return !brush || (place >= brush[0] && place <= brush[1]);
   });
 
-const across = (at, axes, width) => width * (EDGE + (1 - 2 * EDGE) * (at / (axes.length - 1)));
+const across = (at, axes, width) => EDGE_PX + (width - 2 * EDGE_PX) * (at / (axes.length - 1));
 
 /** Stroke the lines of some trials, by their places in `drawn`. */
 function stroke(context, { axes, drawn, heights }, chosen, width, colour) {
@@ -129,8 +130,8 @@ function Axis({ axis, left, brush, onBrush }) {
     onBrush(next);
   };
   const within = brush ? `${shown(axis.at(low))} to ${shown(axis.at(high))}` : "all";
-  return html`<div class="axis" style=${{ left: `${100 * left}%` }}>
-    <span class="name ellipsis" title=${axis.title}>${axis.title}</span>
+  return html`<div class="axis" style=${{ left }}>
+    <span class="name" title=${axis.title}>${axis.title}</span>
     <div class="brush-place" role="slider" tabindex="0" aria-orientation="vertical" aria-label=${`Part of ${axis.title}`} aria-valuemin="0" aria-valuemax="100"
       aria-valuenow=${Math.round(50 * (low + high))} aria-valuetext=${within} title=${brush ? within : undefined}
       onPointerDown=${onPointerDown} onPointerMove=${onPointerMove} onPointerUp=${onPointerUp} onPointerCancel=${onPointerUp} onKeyDown=${onKeyDown}>
@@ -170,9 +171,10 @@ export function Parallel({ data, objective, logKeys, onChoose }) {
   const brush = (id) => (part) => setBrushes(({ [id]: _before, ...others }) => (part ? { ...others, [id]: part } : others));
   const failed = plan.drawn.filter((row) => !known(row.objective)).length;
   const aside = html`${within && html`<button type="button" class="plain" onClick=${() => setBrushes({})}>Show all</button>`}`;
-  const left = (at) => across(at, plan.axes, 1);
+  const room = Math.max(LEAST_PX, ...plan.axes.map((axis) => axis.title.length * LETTER_PX + 16));
+  const left = (at) => `calc(${across(at, plan.axes, 0)}px + ${(100 * at) / (plan.axes.length - 1)}%)`;
   return html`<${Section} title="Trials by varied keys" aside=${aside}>
-    <div class="parallel-box" tabindex="0" role="region" aria-label="Trials by varied keys"><div class="parallel" style=${{ minWidth: `${plan.axes.length * 92}px` }}>
+    <div class="parallel-box" tabindex="0" role="region" aria-label="Trials by varied keys"><div class="parallel" style=${{ minWidth: `${plan.axes.length * room}px` }}>
       <canvas ref=${canvas} role="img" aria-label="A line a trial; the table of trials has the same in numbers"></canvas>
       ${plan.axes.map((axis, at) => html`<${Axis} key=${axis.id} axis=${axis} left=${left(at)} brush=${brushes[axis.id]} onBrush=${brush(axis.id)} />`)}
     </div></div>
