@@ -264,7 +264,7 @@ def by_ledger(rows: RunRows, now: float) -> RunView:
     why = failed.message or failed.state.value if failed else ""
     return RunView(
         run_id=record.run_id,
-        kind=traits.kind,
+        kind="trial" if rows.trial else traits.kind,
         recipe=record.recipe_name,
         site=record.site_name,
         user=rows.user,
@@ -354,7 +354,7 @@ def _user(path: str, owner: str) -> str:
 def _traits(path: str) -> RunTraits:
     folder = RunFolder(Path(path))
     recipe = _json(folder.recipe)
-    request = _json(folder.request) if is_there(folder.request) else {"kind": "trial"}
+    request = _json(folder.request) if is_there(folder.request) else {}  # a trial has none
     trainer, suite = (_part(recipe.get(name)) for name in ("trainer", "suite"))
     monitor = trainer.get("monitor")
     kind = "suite" if is_there(folder.source) else request.get("kind")

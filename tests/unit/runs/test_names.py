@@ -1,4 +1,4 @@
-"""One resolver: a name is a run, the newest one, or a trial; a suite's model is its best trial's."""
+"""A name is a run, the newest one, or a trial; a suite's model is that of its best trial."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_an_unknown_trial_is_refused_with_those_that_exist(suite: Run, number: s
 @pytest.mark.parametrize(
     ("objective", "values", "why"),
     [
-        ((), {}, "no objective"),
+        (("suite.objective=[a,b:max]",), {}, "several objectives"),
         (("trainer.monitor=val_loss",), None, "none has ended"),
         (("trainer.monitor=val_loss",), {"data__fold": 1}, "only the mean counts"),
     ],

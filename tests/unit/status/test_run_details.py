@@ -28,7 +28,7 @@ from headrace.steps.history import (
 )
 from headrace.steps.mailbox import StepStatus
 from support.runs import attempt_row_of, lease_on_disk, make_run
-from support.suite_journal import make_suite
+from support.suite_journal import added, journal, make_suite
 
 
 def training(*rows: HistoryRow) -> Run:
