@@ -102,7 +102,7 @@ def best_trial(suite: RunRecord) -> Named:
     ended = finished(open_ledger().trials(suite.run_id, limit=MAX_TRIALS))
     why_not = ""
     if not objectives:
-        why_not = "it has no objective, as in suite.objective or trainer.monitor"
+        why_not = "it has no objective, set suite.objectives or trainer.monitor"
     elif not ended:
         why_not = f"none has ended with a value of {objectives[0].metric}"
     elif len(objectives) > 1:

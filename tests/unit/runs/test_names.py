@@ -61,7 +61,7 @@ def test_an_unknown_trial_is_refused_with_those_that_exist(suite: Run, number: s
 @pytest.mark.parametrize(
     ("objective", "values", "why"),
     [
-        (("suite.objective=[a,b:max]",), {}, "several objectives"),
+        (("+suite={objectives: [{metric: a}, {metric: b}]}",), {}, "several objectives"),
         (("trainer.monitor=val_loss",), None, "none has ended"),
         (("trainer.monitor=val_loss",), {"data__fold": 1}, "only the mean counts"),
     ],
