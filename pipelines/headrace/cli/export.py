@@ -30,10 +30,7 @@ class Format(str, Enum):
 
 def export(
     what: Annotated[
-        str,
-        arguments.a_run(
-            "Id of a run, SUITE (its best trial), SUITE:NUMBER, or a file.", "RUN|CHECKPOINT"
-        ),
+        str, arguments.a_run("A run, SUITE (best trial), SUITE:NUMBER, or a file.", "RUN|FILE")
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
     form: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.WEIGHTS,
@@ -59,7 +56,7 @@ def export(
         raise UserError(f"{output} exists", "Name another file, or replace it with --force.")
     if not output.parent.is_dir():
         raise UserError(f"The folder {output.parent} does not exist", "Make it, or name another.")
-    found, why = Path(what).expanduser().absolute(), ""
+    found = Path(what).expanduser().absolute()
     if found.exists():
         if checkpoint:
             raise UserError("--checkpoint needs the id of a run, not a file", "Leave it out.")
@@ -68,15 +65,12 @@ def export(
         from headrace.checkpoints.files import chosen
         from headrace.runs.names import with_model
 
-        named = with_model(what)
-        run, why = named.folder, named.why
-        file = chosen(run, checkpoint)
+        named, checkpoint = with_model(what, checkpoint)
+        run, file = named.folder, chosen(named.folder, checkpoint)
     from headrace.checkpoints.weights import export_weights
 
     pickled = run is not None and resolved(run)[1].pickled_checkpoints == "allow"
     done = export_weights(file, output, form.value, pickled=pickled)
-    if why:
-        open_console(stderr=as_json).print(why, soft_wrap=True)
     tell_json(done) if as_json else _tell(done)
 
 

@@ -65,14 +65,13 @@ def logs(
     if step is not None and step not in names:
         raise UnknownNameError(f"This run has no step '{step}'", nearest(step, names))
     printed: dict[Path, int] = {}
-    print_new(known, step, printed)
+    _print_new(known, step, printed)
     while follow and not output_is_gone() and run_details(known).goes_on:
         time.sleep(REFRESH_S)
-        print_new(known, step, printed)
+        _print_new(known, step, printed)
 
 
-def print_new(name: str, step: str | None, printed: dict[Path, int]) -> None:
-    """Print new lines of the logs of a run or trial; `printed` are bytes by file."""
+def _print_new(name: str, step: str | None, printed: dict[Path, int]) -> None:
     for row, file in log_files(RunRows.named(name)):
         if step not in (None, row.step):
             continue

@@ -29,7 +29,7 @@ from headrace.runs.lifecycle import create_run
 from headrace.runs.names import named, with_model
 from headrace.runs.owners import process_owner
 from headrace.runs.runs import Run, RunRequest, open_run, run_of_record
-from headrace.runs.suites import has_more_to_do
+from headrace.runs.suites import ask, has_more_to_do
 from headrace.states import StepState
 from headrace.status.run_details import RunDetails, run_details
 from headrace.suites import values as sweep_values
@@ -181,13 +181,9 @@ def evaluate(
         headrace evaluate SUITE:7 evaluate.split=val
         headrace evaluate RUN --watch train.role=cpu evaluate.split=val
     """
+    found, checkpoint = with_model(run_id, checkpoint)
     alone = ("evaluate.also_checkpoints=[]",) if checkpoint else ()
     chosen = (f"evaluate.checkpoint={checkpoint}",) if checkpoint else ()
-    found = with_model(run_id)
-    if found.why:
-        open_console(stderr=as_json).print(found.why, soft_wrap=True)
-    if watch and found.trial is not None:
-        raise UserError(f"--watch needs a run, and {found.name} is a trial", "Leave --watch out.")
     changes = (*alone, *(overrides or ()), *chosen)
     place = site or run_of_record(found.record).request.site
     more = {"kind": "evaluate", "of": found.name, "watch": watch}
@@ -226,7 +222,7 @@ def resume(
     changes = tuple(overrides or ())
     if run_id is not None and "=" in run_id:
         changes, run_id = (run_id, *changes), None
-    known = _run_id(run_id, "suite retry")
+    known = open_run(named(run_id).name).run_id
     view = run_details(known)
     if view.state is StepState.SUCCEEDED and not has_more_to_do(RunFolder(Path(view.folder))):
         console = open_console(stderr=as_json)
@@ -240,16 +236,6 @@ def resume(
     carry_out(job, as_json=as_json)
 
 
-def _run_id(name: str | None, command: str) -> str:
-    """Return the id of a run; refuse a trial and name the command for it."""
-    found = named(name)
-    if found.trial is None:
-        return found.name
-    what = f"{found.name} is a trial, and this command is for runs"
-    hint = f"For the trial: headrace {command} {found.name.replace(':', ' ')}."
-    raise UserError(what, hint)
-
-
 def cancel(
     run_id: RunArgument = None,
     step: Annotated[str | None, typer.Option(help="Only this step.")] = None,
@@ -261,6 +247,10 @@ def cancel(
     Examples:
         headrace cancel digits-20260102-030405-0a1b2c3d
     """
-    job = open_run(_run_id(run_id, "suite cancel"))
-    asked = ask_to_stop(job, Actor.here(), step)
-    typer.echo(f"asked to stop: {', '.join(asked)}" if asked else f"cancelled: {job.run_id}")
+    found = named(run_id)
+    if found.trial is not None:
+        ask(found.record, "cancel", [found.trial.number])
+        typer.echo(f"asked to stop: {found.name}")
+        return
+    asked = ask_to_stop(open_run(found.name), Actor.here(), step)
+    typer.echo(f"asked to stop: {', '.join(asked)}" if asked else f"cancelled: {found.name}")

@@ -1,4 +1,4 @@
-"""Commands about suites: list, show, logs, and requests to a running suite."""
+"""Commands about suites: list, show, and requests to a running suite."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from headrace.cli import arguments
 from headrace.cli.arguments import AnySuite, OneSuite
 from headrace.cli.console import JsonOption, open_console, tell_json
 from headrace.cli.listing import tell_list
-from headrace.cli.run_status import print_new
 from headrace.cli.suite_view import SUITE_COLUMNS, points_table, trials_list
 from headrace.errors import UserError
 from headrace.files.layout import RunFolder
@@ -98,20 +97,6 @@ def show(
     total = sum(counts.values())
     if len(rows) == limit < total:
         console.print(f"{limit} of {total} trials; --limit shows more")
-
-
-@app.command()
-def logs(words: Numbered) -> None:
-    """Print the logs of a trial's attempts.
-
-    Examples:
-        headrace suite logs digits-20260102-030405-0a1b2c3d 7
-        headrace suite logs 7
-    """
-    record, numbers = _suite_and_numbers(words)
-    if len(numbers) != 1:
-        raise UserError("Exactly one trial is needed", "Example: headrace suite logs 7.")
-    print_new(f"{record.run_id}:{numbers[0]}", None, {})
 
 
 @app.command()

@@ -190,9 +190,7 @@ def _places(view: RunDetails) -> Iterator[tuple[str, str]]:
         ("best", "train", "best_checkpoint"),
         ("report", "evaluate", "report"),
         ("report", "probe", "report"),
-        ("checkpoint", "trial", "checkpoint"),
-        ("best", "trial", "best_checkpoint"),
-        ("report", "trial", "report"),
+        ("report", "train", "report"),
     ):
         value = outputs.get(step, {}).get(key)
         yield title, value if isinstance(value, str) else ""

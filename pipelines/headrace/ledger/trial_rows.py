@@ -178,7 +178,7 @@ class TrialRows(LedgerPart):
         found = self._first(_PRICED.filter_by(run_id=run_id, number=number))
         if found is None:
             raise UnknownNameError(
-                f"The ledger has no trial {number} of suite '{run_id}'",
-                f"List its trials with `headrace suite show {run_id}`.",
+                f"Suite {run_id} has no trial {number}",
+                f"List its trials: headrace suite show {run_id}.",
             )
         return found

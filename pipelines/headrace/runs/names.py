@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import UnknownNameError, UserError
-from headrace.files.layout import RunFolder, TrialFolder
+from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
 from headrace.ledger.trial_rows import TrialRecord
-from headrace.recipe.suite import MAX_TRIALS
-from headrace.runs.suites import is_suite, sought_by
+from headrace.runs.suites import best_of, is_suite, sought_by
 from headrace.runs.trials import note_trials
-from headrace.suites.analysis import are_folds, finished, front, ranked
+from headrace.suites.records import FOLD
 
-LATEST = "latest"
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +26,6 @@ class Named:
     record: RunRecord
     """The run; of a trial its suite."""
     trial: TrialRecord | None = None
-    why: str = ""
-    """Why this trial, if a suite was named; else empty."""
 
     @property
     def name(self) -> str:
@@ -36,13 +35,8 @@ class Named:
     @property
     def folder(self) -> RunFolder:
         """Its folder."""
-        return self.trial_folder or RunFolder(Path(self.record.folder))
-
-    @property
-    def trial_folder(self) -> TrialFolder | None:
-        """The trial's folder; None for a run."""
-        suite = RunFolder(Path(self.record.folder))
-        return suite.trial(self.trial.number) if self.trial else None
+        run = RunFolder(Path(self.record.folder))
+        return run.trial(self.trial.number) if self.trial else run
 
 
 def named(name: str | None = None) -> Named:
@@ -51,76 +45,55 @@ def named(name: str | None = None) -> Named:
     Raises:
         UnknownNameError: It does not exist, or there are no runs.
     """
-    run_id, colon, number = (name or LATEST).partition(":")
-    newest = open_ledger().runs(limit=1) if run_id == LATEST else ()
-    if run_id == LATEST and not newest:
+    run_id, colon, number = (name or "latest").partition(":")
+    if run_id == "latest":
+        run_id = next((row.run_id for row in open_ledger().runs(limit=1)), "")
+    if not run_id:
         raise UnknownNameError("There are no runs yet", "Start one: headrace run digits")
-    record = newest[0] if newest else open_ledger().run(run_id)
+    record = open_ledger().run(run_id)
     if not colon:
         return Named(record=record)
-    if not is_suite(record):
-        what = f"Run {record.run_id} has no trials, so '{name}' names nothing"
-        raise UnknownNameError(what, f"Name the run: {record.run_id}.")
+    if not is_suite(record) or not re.fullmatch("[0-9]{1,9}", number):
+        what = f"Run {record.run_id} has no trial '{number}'"
+        raise UnknownNameError(what, f"Look at it: headrace status {record.run_id}")
     note_trials(RunFolder(Path(record.folder)))
-    wanted = int(number) if number.isdecimal() and len(number) <= len(str(MAX_TRIALS)) else 0
-    trial = open_ledger().trials_numbered(record.run_id, [wanted]).get(wanted)
-    if trial is None:
-        what = f"Suite {record.run_id} has no trial '{number}'"
-        raise UnknownNameError(what, _trials_words(record))
-    return Named(record=record, trial=trial)
+    return Named(record=record, trial=open_ledger().trial(record.run_id, int(number)))
 
 
-def with_model(name: str | None = None) -> Named:
-    """Return what `named` does; of a suite its best trial."""
-    found = named(name)
-    return best_trial(found.record) if found.trial is None and is_suite(found.record) else found
-
-
-def with_checkpoint(name: str) -> tuple[Named, str]:
+def with_model(name: str, checkpoint: str = "") -> tuple[Named, str]:
     """Return the run or trial of `RUN[:CHECKPOINT]` or `SUITE[:NUMBER[:CHECKPOINT]]`, and which.
 
     A suite has no checkpoints of its own: without a number its best trial is meant.
     """
     run_id, _, rest = name.partition(":")
-    found, (number, _, checkpoint) = named(run_id), rest.partition(":")
-    if not is_suite(found.record):
-        return found, rest
-    if number.isdecimal():
-        return named(f"{run_id}:{number}"), checkpoint
-    return best_trial(found.record), rest
+    found, (number, _, last) = named(run_id), rest.partition(":")
+    if is_suite(found.record) and number.isdecimal():
+        found = named(f"{run_id}:{number}")
+    elif is_suite(found.record):
+        found, last = best_trial(found.record), rest
+    else:
+        last = rest
+    if last and checkpoint:
+        raise UserError(f"'{name}' names a checkpoint already: {last}", "Leave --checkpoint out.")
+    return found, last or checkpoint
 
 
 def best_trial(suite: RunRecord) -> Named:
-    """Return the best trial of a suite by its objective, and why.
+    """Return the best trial of a suite by its objective, and log which.
 
     Raises:
-        UserError: The suite has no best trial: no objective or several, folds, or no trial that
-            has succeeded with a value.
+        UserError: No objective or several, folds, or no trial that has succeeded with a value.
     """
-    note_trials(RunFolder(Path(suite.folder)))
-    objectives = sought_by(RunFolder(Path(suite.folder))).objectives
-    ended = finished(open_ledger().trials(suite.run_id, limit=MAX_TRIALS))
-    why_not = ""
-    if not objectives:
-        why_not = "it has no objective, set suite.objectives or trainer.monitor"
-    elif not ended:
-        why_not = f"none has ended with a value of {objectives[0].metric}"
-    elif len(objectives) > 1:
-        on_front = ", ".join(map(str, front(ended, objectives))) or "none"
-        why_not = f"it has several objectives; not beaten in all of them: {on_front}"
-    elif are_folds(ended):
-        why_not = "they are folds of a cross-validation, of which only the mean counts"
-    if why_not:
-        raise UserError(f"Suite {suite.run_id} has no best trial: {why_not}", _trials_words(suite))
-    best, (metric, mode) = ranked(ended, objectives)[0], (objectives[0].metric, objectives[0].mode)
-    least = "least" if mode == "min" else "greatest"
-    why = (
-        f"trial {best.number}, {best.name}: {least} {metric}, {best.objective:.5g}, of {len(ended)}"
-    )
-    return Named(record=suite, trial=best, why=why)
-
-
-def _trials_words(suite: RunRecord) -> str:
-    rows = open_ledger().trials(suite.run_id, order="-number", limit=1)
-    there = f"{suite.run_id}:1 to {suite.run_id}:{rows[0].number}" if rows else "none yet"
-    return f"Its trials: {there}; `headrace suite show {suite.run_id}` lists them."
+    folder, run_id = RunFolder(Path(suite.folder)), suite.run_id
+    note_trials(folder)
+    objectives = sought_by(folder).objectives
+    trial = best_of(run_id, objectives)
+    if trial is None or FOLD in trial.values:
+        why = "it has no objective, or several" if len(objectives) != 1 else "only the mean counts"
+        if len(objectives) == 1 and trial is None:
+            why = f"none has ended with a value of {objectives[0].metric}"
+        hint = f"Name a trial, as {run_id}:1. They are shown by headrace results {run_id}."
+        raise UserError(f"Suite {run_id} has no best trial: {why}", hint)
+    value = f"{objectives[0].mode} {objectives[0].metric} {trial.objective:.5g}"
+    logger.warning("Best trial of suite %s: %d, %s, %s", run_id, trial.number, trial.name, value)
+    return Named(record=suite, trial=trial)

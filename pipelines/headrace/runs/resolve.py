@@ -202,19 +202,17 @@ def _is_shared(path: Path, role: Role, site: Site) -> bool:
 
 
 def _with_init_file(recipe: Recipe) -> Recipe:
-    """Return the recipe with a file for the name in `train.init_from`; see `with_checkpoint`."""
+    """Return the recipe with a file for the name in `train.init_from`; see `with_model`."""
     wanted = recipe.train.init_from
     if wanted is None or "/" in wanted or wanted.startswith("~") or Path(wanted).exists():
         return recipe
     if Path(wanted).suffix in _WEIGHTS:
         return recipe
     from headrace.checkpoints.files import chosen
-    from headrace.runs.names import with_checkpoint
+    from headrace.runs.names import with_model
 
-    found, checkpoint = with_checkpoint(wanted)
+    found, checkpoint = with_model(wanted)
     path = chosen(found.folder, checkpoint)
-    if found.why:
-        logger.warning("train.init_from is %s: %s", wanted, found.why)
     train = recipe.train.model_copy(update={"init_from": str(path)})
     return recipe.model_copy(update={"train": train})
 

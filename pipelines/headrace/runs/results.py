@@ -23,7 +23,6 @@ from headrace.suites.records import PRUNED
 
 _MOST = 1_000_000
 _BEST = 5
-_REPORT = "report.html"
 _OF_ATTEMPTS = ("attempts", "node", "started_at", "finished_at")
 
 
@@ -112,14 +111,9 @@ def write_report(
         log_keys=sought.log_keys,
         curves=_curves(folder, rows, objectives),
     )
-    place = file or suite_report_of(folder)
+    place = file or folder.report_file
     write_text(place, render(suite_report(inputs)))
     return place
-
-
-def suite_report_of(folder: RunFolder) -> Path:
-    """Return the file of a suite's report."""
-    return folder.report / _REPORT
 
 
 def _curves(

@@ -11,8 +11,6 @@ from headrace.files.layout import RunFolder
 from headrace.files.sharing import open_to_read
 from headrace.ledger.rows import AttemptRecord
 from headrace.record import Record
-from headrace.runs.results import suite_report_of
-from headrace.runs.suites import is_suite
 from headrace.status.run import RunRows
 
 MOST_LINES = 2000
@@ -39,9 +37,10 @@ class LogPage(Record):
 
 def log_files(rows: RunRows) -> Iterator[tuple[AttemptRecord, Path]]:
     """Yield the logs of attempts of a run or trial, in their order; links are left out."""
+    folders = rows.folders()
     for row in rows.attempts:
-        if row.number is not None:
-            logs = rows.folders[row.lease_id].step(row.number).logs
+        if row.key in folders:
+            logs = folders[row.key].logs
             yield from ((row, file) for file in sorted(logs.glob("*.log")) if not file.is_symlink())
 
 
@@ -79,10 +78,10 @@ def report_address(rows: RunRows) -> str:
 
 
 def _reported(rows: RunRows) -> Path | None:
-    """Return the report that the newest attempt with one names, else a suite's, if it exists."""
+    """Return the report that the newest attempt with one names, else its own; None without."""
     named = [Path(str(row.outputs["report"])) for row in rows.attempts if row.outputs.get("report")]
-    own = [suite_report_of(RunFolder(Path(rows.run.folder)))] if is_suite(rows.run) else []
-    return next((file for file in (*reversed(named), *own) if file.is_file()), None)
+    files = (*reversed(named), RunFolder(Path(rows.run.folder)).report_file)
+    return next((file for file in files if file.is_file()), None)
 
 
 def _tail(file: Path, lines: int) -> LogPage:

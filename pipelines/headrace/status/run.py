@@ -6,29 +6,30 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import HeadraceError, StepError
 from headrace.files.atomic import is_there, read_bytes, read_record
-from headrace.files.layout import LeaseFolder, RunFolder, TrialFolder
+from headrace.files.layout import LeaseFolder, RunFolder, StepFolder, TrialFolder
 from headrace.informing import inform
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.suite import Objective
 from headrace.record import Record
-from headrace.runs.costs import Cost, cost_of, has_price
+from headrace.runs.costs import HOUR_S, Cost, cost_of, has_price
 from headrace.runs.names import named
 from headrace.runs.owners import owner_is_gone, user_of
 from headrace.runs.planned_steps import run_metrics
 from headrace.runs.prediction import BETWEEN, Ahead, Prediction
 from headrace.runs.suites import Sought, best_point, sought_by
 from headrace.states import LeaseState, StepState
-from headrace.status.step import FailedAttempt, StepsFolder, StepView, step_views
+from headrace.status.step import FailedAttempt, StepView, step_views
 from headrace.steps import mailbox
+from headrace.suites.analysis import REPEATS
 from headrace.suites.records import FOLD, PRUNED, SuiteSummary
 
 _MOST = 10_000
@@ -50,10 +51,8 @@ class RunTraits(Record):
     """Objectives of a suite."""
     log_keys: tuple[str, ...] = ()
     """Keys that a suite samples on a logarithmic scale."""
-    is_folded: bool = False
-    """Whether its trials are folds of a cross-validation."""
-    is_repeated: bool = False
-    """Whether its points have several seeds or folds."""
+    repeats: frozenset[str] = frozenset()
+    """Keys in which trials of one point differ: those of seeds and of folds."""
 
 
 class MainMetric(Record):
@@ -151,25 +150,25 @@ class RunRows:
     trials: Mapping[StepState, int]
     """Trials of a suite by state."""
     trial: TrialRecord | None = None
-    """The trial, if this is one: its attempts and folder are in place of a run's."""
+    """The trial, if this is one."""
 
     @classmethod
     def named(cls, name: str | None) -> RunRows:
-        """Return the rows of a run or trial by its name; raise as `headrace.runs.names.named`."""
+        """Return the rows of a run or trial by its name; see `headrace.runs.names.named`.
+
+        A trial is like a run of one step, its training, in the leases of its suite.
+        """
         found = named(name)
-        folder, trial = found.trial_folder, found.trial
-        if folder is None or trial is None:
-            return cls.of([found.record])[0]
-        update = {
-            "run_id": found.name, "folder": str(folder.path), "state": trial.state,
-            "created_at": trial.created_at, "finished_at": trial.finished_at,
-            "outputs": {"train": {"metrics": trial.metrics}},
-        }  # fmt: skip
-        names = RunRecord.__table__.c.keys()
-        columns = {name: getattr(found.record, name) for name in names}
-        attempts = [_attempt(folder, trial, at) for at in range(1, trial.attempts + 1)]
-        run = RunRecord(**columns | update)
-        return cls(run=run, attempts=attempts, leases=(), machines=(), trials={}, trial=trial)
+        trial, (rows,) = found.trial, cls.of([found.record])
+        if trial is None:
+            return rows
+        run = replace(
+            found.record, run_id=found.name, folder=str(found.folder.path), state=trial.state,
+            created_at=trial.started_at or trial.created_at, finished_at=trial.finished_at,
+            outputs={"train": {"metrics": trial.metrics}},
+        )  # fmt: skip
+        attempts = [_attempt(run, trial, at) for at in range(1, trial.attempts + 1)]
+        return replace(rows, run=run, attempts=attempts, machines=(), trials={}, trial=trial)
 
     @classmethod
     def of(cls, records: Sequence[RunRecord]) -> tuple[RunRows, ...]:
@@ -190,46 +189,43 @@ class RunRows:
 
     def steps(self, *, whole: bool) -> tuple[StepView, ...]:
         """Return the steps that have begun; see `step_views`."""
-        return step_views(self.attempts, self.folders, whole=whole)
+        return step_views(self.attempts, self.folders(), whole=whole)
 
-    @property
-    def folders(self) -> dict[str, StepsFolder]:
-        """Folders that hold those of the attempts, by their leases' ids."""
-        if self.trial is not None:
-            return {"": TrialFolder(Path(self.run.folder))}
-        return {row.lease_id: LeaseFolder(Path(row.folder)) for row in self.leases}
+    def folders(self) -> dict[str, StepFolder]:
+        """Return the folders of submitted attempts, by their keys."""
+        places: dict[str, LeaseFolder | TrialFolder] = {"": TrialFolder(Path(self.run.folder))}
+        places |= {row.lease_id: LeaseFolder(Path(row.folder)) for row in self.leases}
+        submitted = ((row, row.number) for row in self.attempts if row.number is not None)
+        return {row.key: places[row.lease_id].step(number) for row, number in submitted}
 
     @property
     def user(self) -> str:
         """The requester; before the first lease, from the run's folder."""
         owners = filter(None, (lease.owner for lease in self.leases))
-        folder = Path(self.run.folder)
-        run = folder.parents[1] if self.trial else folder
-        return next(owners, None) or _user(str(run), self.run.owner)
+        return next(owners, None) or _user(self.run.folder, self.run.owner)
 
     def cost(self, now: float) -> Cost | None:
         """Return what its machines have cost; None if nothing records it."""
+        if self.trial is not None and self.trial.usd is not None:
+            used = open_ledger().usage(self.trial.run_id, trial=self.trial.number)
+            hours = sum(row.node_s for row in used) / HOUR_S
+            return Cost(usd=self.trial.usd, hours=hours, unpriced=0, estimated=0, lines=())
         machines = [row for row in self.machines if has_price(row)]
         roles = {lease.lease_id: lease.role for lease in self.leases}
         return cost_of(machines, now, roles) if machines else None
 
 
-def _attempt(folder: TrialFolder, trial: TrialRecord, attempt: int) -> AttemptRecord:
-    """Return an attempt at a trial as a row, by its result."""
-    result, is_last = mailbox.outcome(folder.attempt(attempt)), attempt == trial.attempts
-    state = trial.state if is_last else StepState.LOST
-    failure = result.failure if result else None
-    failed = (trial.failure_class, trial.message) if is_last else (None, "")
+def _attempt(run: RunRecord, trial: TrialRecord, number: int) -> AttemptRecord:
+    """Return an attempt at a trial as one at training, by its result; without one it is lost."""
+    folder, is_last = TrialFolder(Path(run.folder)).step(number), number == trial.attempts
+    result = mailbox.outcome(folder)
+    if result is None and (trial.state.is_final or not is_last):
+        result = mailbox.lost(folder, trial.message if is_last else "", trial.finished_at)
+    began = {"state": trial.state, "started_at": trial.started_at}
     return AttemptRecord(
-        run_id=f"{trial.run_id}:{trial.number}", step="trial", attempt=attempt, kind="trial",
-        key=f"{trial.run_id}/{trial.number}/{attempt}", lease_id="", number=attempt,
-        state=result.state if result else state,
-        failure_class=failure.failure_class if failure else failed[0],
-        message=failure.message if failure else failed[1],
-        created_at=result.started_at if result else trial.started_at or trial.created_at,
-        started_at=result.started_at if result else trial.started_at,
-        finished_at=result.finished_at if result else trial.finished_at,
-        outputs=result.outputs if result else {},
+        run_id=run.run_id, step="train", attempt=number, kind="trial", lease_id="", number=number,
+        key=f"{run.run_id}/{number}", created_at=run.created_at,
+        **(began if result is None else result.columns),
     )  # fmt: skip
 
 
@@ -359,7 +355,8 @@ def _traits(path: str) -> RunTraits:
     monitor = trainer.get("monitor")
     kind = "suite" if is_there(folder.source) else request.get("kind")
     sought = sought_by(folder) if kind == "suite" else Sought()
-    is_folded = suite.get("folds") is True or FOLD in _part(suite.get("grid"))
+    seeds, grid = suite.get("seeds") not in (None, 1), _part(suite.get("grid"))
+    repeated = {"seed": seeds, FOLD: suite.get("folds"), **grid}
     return RunTraits(
         kind=kind if isinstance(kind, str) else "train",
         monitor=monitor if isinstance(monitor, str) else None,
@@ -367,8 +364,7 @@ def _traits(path: str) -> RunTraits:
         own_data=kind in ("train", "suite") and "dataset" in recipe and recipe["dataset"] is None,
         objectives=sought.objectives,
         log_keys=sought.log_keys,
-        is_folded=is_folded,
-        is_repeated=is_folded or bool(suite.get("seeds")) or "seed" in _part(suite.get("grid")),
+        repeats=frozenset(key for key in REPEATS if repeated[key]),
     )
 
 
@@ -429,13 +425,15 @@ def _trials(
         return None
     if summary is None:
         return Trials.of(0, {state.value: count for state, count in entered.items()}, None)
-    return Trials.of(summary.total, summary.counts, None if traits.is_folded else summary.best)
+    return Trials.of(
+        summary.total, summary.counts, None if FOLD in traits.repeats else summary.best
+    )
 
 
 def _best(record: RunRecord, traits: RunTraits, summary: SuiteSummary) -> MainMetric | None:
     """Return the best trial's value; of a cross-validation, by one more query, the folds' mean."""
     name = traits.objectives[0].metric if traits.objectives else ""
-    if traits.is_folded:
+    if FOLD in traits.repeats:
         point = best_point(record.run_id, traits.objectives)
         if point is None or point.spread is None:
             return None

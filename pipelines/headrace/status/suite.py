@@ -16,7 +16,7 @@ from headrace.ledger.rows import RunRecord
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.suite import MAX_TRIALS, Objective
 from headrace.record import Record
-from headrace.runs.suites import best_point, is_suite
+from headrace.runs.suites import best_of, best_point, is_suite
 from headrace.runs.trials import changed_since, note_trials
 from headrace.states import StepState
 from headrace.status.logs import report_address
@@ -163,23 +163,16 @@ def suite_page(run_id: str, *, can_act: bool) -> SuitePage:
         UserError: The run is not a suite.
     """
     (rows,) = RunRows.of([find_suite(run_id)])
-    view = _view(rows)
+    view, is_repeated = _view(rows), bool(traits_of(rows.run).repeats)
+    trials = open_ledger().trials(run_id, limit=MAX_TRIALS) if is_repeated else ()
     return SuitePage(
         **dict(view),
         now=time.time(),
         acts=acts_of(run_id),
-        points=_repeated(rows),
+        points=points(trials, view.objectives)[:_MOST_POINTS],
         report=report_address(rows),
         can_act=can_act,
     )
-
-
-def _repeated(rows: RunRows) -> tuple[PointResult, ...]:
-    traits = traits_of(rows.run)
-    if not traits.is_repeated:
-        return ()
-    found = points(open_ledger().trials(rows.run.run_id, limit=MAX_TRIALS), traits.objectives)
-    return found[:_MOST_POINTS]
 
 
 def trials_page(run_id: str, since: int = 0) -> TrialsPage:
@@ -226,7 +219,7 @@ def _view(rows: RunRows) -> SuiteView:
     except StepError as error:
         damage = error.what
     traits, goes_on = traits_of(record), not record.state.is_final
-    best, point = _best_trial(record.run_id, traits.objectives), None
+    best, point = best_of(record.run_id, traits.objectives), None
     if best is not None and FOLD in best.values:
         best, point = None, best_point(record.run_id, traits.objectives)
     number = best.number if best else None
@@ -255,10 +248,3 @@ def _counts(entered: Mapping[StepState, int], summary: SuiteSummary) -> dict[str
     done = StepState.SUCCEEDED.value
     pruned = min(summary.counts.get(PRUNED, 0), counts.get(done, 0))
     return counts | {PRUNED: pruned, done: counts[done] - pruned} if pruned else counts
-
-
-def _best_trial(run_id: str, objectives: Sequence[Objective]) -> TrialRecord | None:
-    """Return the best complete trial; None without a single objective, or without a value."""
-    if len(objectives) != 1:
-        return None
-    return open_ledger().best_trial(run_id, objectives[0].mode)

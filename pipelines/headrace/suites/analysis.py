@@ -38,8 +38,7 @@ INTERVAL = "values, or 95 % of the mean"
 """Title of `interval_words`."""
 
 _LEAST_FOR_INTERVAL = 10
-_RESAMPLES = 1000
-_BATCH = 10**6
+_BOOTSTRAP = {"method": "percentile", "n_resamples": 1000, "batch": 100, "random_state": 0}
 _MOST_VALUES = 20
 _FEW_VALUES = 5
 _MANY = 100
@@ -178,15 +177,11 @@ def spread(values: Sequence[float]) -> Spread:
     std = statistics.stdev(values, mean) if count > 1 else None
     if count < _LEAST_FOR_INTERVAL:
         return Spread(count=count, mean=mean, std=std, values=tuple(sorted(values)))
-    if min(values) == max(values):
-        return Spread(count=count, mean=mean, std=std, low=mean, high=mean)
     import numpy as np
     from scipy.stats import bootstrap
 
-    options = {"method": "percentile", "n_resamples": _RESAMPLES, "random_state": 0}
-    batch = max(_BATCH // count, 1)
-    found = bootstrap((np.array(values),), np.mean, batch=batch, **options).confidence_interval
-    return Spread(count=count, mean=mean, std=std, low=float(found.low), high=float(found.high))
+    low, high = bootstrap((np.array(values),), np.mean, **_BOOTSTRAP).confidence_interval
+    return Spread(count=count, mean=mean, std=std, low=float(low), high=float(high))
 
 
 def are_folds(rows: Iterable[TrialRecord]) -> bool:

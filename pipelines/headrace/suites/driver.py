@@ -66,7 +66,6 @@ class Driver:
 
     Attributes:
         suite_state: State of the trials.
-        controls: Commands to the suite.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class Driver:
         self._run = context.run_folder
         self._spec = context.recipe.suite or SuiteSpec()
         self._nodes = SuiteNodes(calls, context.recipe, work.capacity)
-        self.controls = Controls(self._run, self._spec.max_running)
+        self._controls = Controls(self._run, self._spec.max_running)
         self._glances, self._order = Glances(self._run), trial_order(context.recipe)
         suite_state = SuiteState(objectives=context.recipe.objectives)
         keeps = Retention(self._run, self._spec.keep_checkpoints)
@@ -184,7 +183,7 @@ class Driver:
         self._events.note(*entries)
 
     def _apply_commands(self) -> None:
-        applied = self.controls.apply_commands(self.suite_state, self._source.add)
+        applied = self._controls.apply_commands(self.suite_state, self._source.add)
         self._events.note(*applied)
         unwanted = (
             [row for row in self.suite_state.rows.values() if row.unwanted] if applied else ()
@@ -203,16 +202,16 @@ class Driver:
     def _propose(self) -> None:
         """Let the source add trials, if it has more and there is room."""
         while not self._source.is_exhausted:
-            most = min(self._nodes.most_at_once(), self.controls.limit or sys.maxsize)
+            most = min(self._nodes.most_at_once(), self._controls.limit or sys.maxsize)
             block = self._source.more(most - len(self.suite_state.running) - len(self._queue))
             if not block:
                 return
             self._events.note(*(Added(trial=trial) for trial in block))
 
     def _most_to_begin(self) -> int:
-        if self.controls.is_paused or self._leaves or self._has_too_many_failures:
+        if self._controls.is_paused or self._leaves or self._has_too_many_failures:
             return 0
-        limit = self.controls.limit
+        limit = self._controls.limit
         if limit is None:
             return len(self._queue)
         return min(max(limit - len(self.suite_state.running), 0), len(self._queue))
@@ -302,9 +301,9 @@ class Driver:
 
     def _tell(self) -> None:
         suite_state = self.suite_state
-        total, is_paused = self._source.total, self.controls.is_paused
+        total, is_paused = self._source.total, self._controls.is_paused
         left = partial(self._order.left, suite_state, self._glances.done, total)
-        eta = inform(self._run, "time left", left, Eta)
+        eta = None if is_paused else inform(self._run, "time left", left, Eta)
         now = summary(suite_state, self._glances, total, eta, is_paused=is_paused)
         inform(self._run, "summary", partial(write_record, self._run.summary, now))
         done = suite_state.num_ended + sum(

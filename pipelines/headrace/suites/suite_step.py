@@ -85,18 +85,14 @@ def run_suite(context: StepContext, source: PointSource, work: Work) -> dict[str
     ):
         driver = Driver(context, calls, journal, source, work)
         driver.run()
-    return _outputs(driver.suite_state, is_cancelled=driver.controls.is_cancelled)
+    return _outputs(driver.suite_state)
 
 
-def _outputs(suite_state: SuiteState, *, is_cancelled: bool) -> dict[str, Any]:
-    """Return the outputs of a suite whose trials have ended.
-
-    Cancelled: all were cancelled at once before their ends, or none is left. Failed: none
-    succeeded. Succeeded: at least one did, even if others failed.
-    """
+def _outputs(suite_state: SuiteState) -> dict[str, Any]:
+    """Return the outputs; raise if all were cancelled at once, none is left, or none succeeded."""
     counts = {state: count for state, count in suite_state.counts.items() if count}
     num_cancelled = counts.get(StepState.CANCELLED.value, 0)
-    if num_cancelled and (is_cancelled or len(counts) == 1):
+    if num_cancelled and (suite_state.is_cancelled or len(counts) == 1):
         raise StepCancelledError(
             f"{num_cancelled} of {len(suite_state.rows)} trials were cancelled",
             "Have them run: headrace suite retry, then headrace resume.",
@@ -126,7 +122,7 @@ def run_trial(job: TrialJob, fleet: NodeCalls | None = None) -> StepResult:
         The result, also of a failure. Its outputs are `metrics` of training and evaluation, other
         outputs of these steps such as `checkpoint` and `report`, and `pruned` if a pruner ended it.
     """
-    folder = RunFolder(Path(job.run_folder)).trial(job.trial.number).attempt(job.attempt)
+    folder = RunFolder(Path(job.run_folder)).trial(job.trial.number).step(job.attempt)
     existing = read_record(folder.result, StepResult)
     if existing is not None:
         return existing

@@ -169,7 +169,7 @@ def _is_over(row: TrialState, entry: Ended, limit_s: float | None) -> bool:
 
 def folder_of(run: RunFolder, row: TrialState) -> StepFolder:
     """Return the folder of a trial's newest attempt."""
-    return run.trial(row.trial.number).attempt(row.attempts)
+    return run.trial(row.trial.number).step(row.attempts)
 
 
 def left_by(folder: StepFolder, how: str) -> StepResult:
@@ -247,8 +247,8 @@ def summary(
         running=glances.shown(suite_state.running),
         best=best.trial.number if best else None,
         best_value=best.objectives[0] if best else None,
-        eta_s=None if is_paused or eta is None else eta.seconds,
-        eta_error_s=None if is_paused or eta is None else eta.half_s,
+        eta_s=eta and eta.seconds,
+        eta_error_s=eta and eta.half_s,
     )
 
 

@@ -174,7 +174,7 @@ def test_a_trial_is_rerun_by_the_record_of_its_suite(made: list[Run]):
     result = StepResult(
         state=StepState.SUCCEEDED, started_at=1, finished_at=2, outputs={"world_size": 4}
     )
-    write_record(suite.folder.trial(3).attempt(2).result, result)
+    write_record(suite.folder.trial(3).step(2).result, result)
     headrace("rerun", f"{suite.run_id}:3")
     assert (made[1].recipe.train.nodes, made[1].recipe.train.ranks_per_node) == (1, 4)
     for wrong in ("5", "x", ""):

@@ -214,7 +214,6 @@ def test_an_added_point_has_the_seeds_of_the_suite_unless_it_names_one():
         (("retry", "4"), "Trial 4 is running, not failed"),
         (("cancel", "x"), "'x' is not a trial's number"),
         (("prioritize",), "A trial's number is missing"),
-        (("logs", "1", "2"), "Exactly one trial is needed"),
     ],
 )
 def test_what_cannot_be_asked_of_a_trial_is_refused(suite: Run, words: tuple[str, ...], why: str):
@@ -256,15 +255,14 @@ def test_without_suites_there_is_nothing_to_show():
 
 def test_logs_of_a_trial_are_those_of_all_its_attempts(suite: Run):
     for attempt, text in ((1, "first\nsecond\n"), (2, "third\n")):
-        file = suite.folder.trial(3).attempt(attempt).logs / "rank-0.log"
+        file = suite.folder.trial(3).step(attempt).logs / "rank-0.log"
         file.parent.mkdir(parents=True)
         file.write_text(text)
-    told = shown("logs", suite.run_id, "3").splitlines()
-    lines = ["trial/1 rank-0 | first", "trial/1 rank-0 | second", "trial/2 rank-0 | third"]
-    assert told == lines
-    assert shown("logs", suite.run_id, "1") == ""
-    with pytest.raises(UnknownNameError, match="no trial '9'"):
-        shown("logs", suite.run_id, "9")
+    told = headrace("logs", f"{suite.run_id}:3").stdout.splitlines()
+    assert told == ["train/1 rank-0 | first", "train/1 rank-0 | second", "train/2 rank-0 | third"]
+    assert headrace("logs", f"{suite.run_id}:1").stdout == ""
+    with pytest.raises(UnknownNameError, match="no trial 9"):
+        headrace("logs", f"{suite.run_id}:9")
 
 
 def test_watch_tells_changes_and_stays_until_the_end(suite: Run):
@@ -327,7 +325,6 @@ def test_the_only_suite_need_not_be_named() -> None:
         ("pause", ()), ("resume", ()), ("cancel", (1, 2)), ("cancel", ()), ("prioritize", (2,)),
         ("add", ()),
     ]  # fmt: skip
-    assert headrace("suite", "logs", "1").output == ""
     assert not ended.folder.controls.exists()
     end_run(suite, StepState.FAILED, "a test")
     for run in (ended, suite):  # none goes on: both may be meant

@@ -9,7 +9,7 @@ import pytest
 from headrace.errors import HeadraceError, StepCancelledError, UnknownNameError, UserError
 from headrace.execution.reap import end_run
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.names import best_trial, named, with_checkpoint, with_model
+from headrace.runs.names import best_trial, named, with_model
 from headrace.runs.runs import Run
 from headrace.states import StepState
 from headrace.status.logs import report_file
@@ -41,27 +41,40 @@ def test_a_name_is_a_run_the_newest_or_a_trial(suite: Run):
     assert [named(each).name for each in (None, "latest", run.run_id)] == [run.run_id] * 3
     found = named(f"{suite.run_id}:2")
     assert (found.name, found.folder) == (f"{suite.run_id}:2", suite.folder.trial(2))
-    assert with_checkpoint(f"{run.run_id}:7")[1] == "7"
-    assert with_checkpoint(f"{suite.run_id}:1:last") == (named(f"{suite.run_id}:1"), "last")
-    assert [each.name for each in map(with_model, (run.run_id, suite.run_id))] == [
-        run.run_id,
-        f"{suite.run_id}:2",
-    ]
-    assert "least val_loss, 0.25, of 2" in with_checkpoint(suite.run_id)[0].why
+
+
+def test_a_name_with_a_model_may_name_the_checkpoint_and_a_suite_stands_for_its_best(
+    suite: Run, caplog: pytest.LogCaptureFixture
+):
+    run, two = make_run().run_id, f"{suite.run_id}:2"
+    for name, expected in (
+        (run, (run, "")),
+        (f"{run}:7", (run, "7")),
+        (two, (two, "")),
+        (f"{two}:last", (two, "last")),
+        (suite.run_id, (two, "")),
+        (f"{suite.run_id}:last", (two, "last")),
+    ):
+        found, checkpoint = with_model(name)
+        assert (found.name, checkpoint) == expected
+    assert with_model(two, "last")[1] == "last"
+    assert "trial 2" in caplog.text
+    assert "min val_loss, 0.25, of 2 trials" in caplog.text
+    with pytest.raises(UserError, match="names a checkpoint already"):
+        with_model(f"{run}:7", "last")
 
 
 @pytest.mark.parametrize("number", ["0", "4", "x", "", "-1", "9" * 30, "1:2", "²"])
-def test_an_unknown_trial_is_refused_with_those_that_exist(suite: Run, number: str):
-    with pytest.raises(UnknownNameError, match=f"{suite.run_id}:1 to {suite.run_id}:3"):
-        named(f"{suite.run_id}:{number}")
-    with pytest.raises(UnknownNameError, match="has no trials"):
-        named(f"{make_run().run_id}:{number}")
+def test_an_unknown_trial_is_refused(suite: Run, number: str):
+    for run_id in (suite.run_id, make_run().run_id):
+        with pytest.raises(UnknownNameError, match=f"{run_id} has no trial"):
+            named(f"{run_id}:{number}")
 
 
 @pytest.mark.parametrize(
     ("objective", "values", "why"),
     [
-        (("+suite={objectives: [{metric: a}, {metric: b}]}",), {}, "several objectives"),
+        (("+suite={objectives: [{metric: a}, {metric: b}]}",), {}, "it has 2 objectives"),
         (("trainer.monitor=val_loss",), None, "none has ended"),
         (("trainer.monitor=val_loss",), {"data__fold": 1}, "only the mean counts"),
     ],
@@ -79,9 +92,8 @@ def test_a_trial_has_a_page_of_a_run(suite: Run):
     page = run_page(f"{suite.run_id}:3", can_act=True)
     assert (page.kind, page.state, page.run_id) == ("trial", "failed", f"{suite.run_id}:3")
     assert [(row.step, row.attempt, row.message) for row in page.attempts] == [
-        ("trial", 1, "it broke\n  more")
+        ("train", 1, "it broke\n  more")
     ]
-    assert page.user == suite.user
     page = run_page(f"{suite.run_id}:2", can_act=True)
     assert page.metric is not None
     assert (page.metric.name, page.metric.value) == ("val_loss", 0.25)
@@ -118,7 +130,7 @@ def test_a_suite_cancelled_at_once_is_cancelled_and_one_without_some_trials_is_n
     controls = Controls(suite.folder, None)
     controls.apply_commands(state, lambda _point: ())
     try:
-        told: object = _outputs(state, is_cancelled=controls.is_cancelled)
+        told: object = _outputs(state)
     except HeadraceError as error:
         told = error
     assert isinstance(told, StepCancelledError) is is_cancelled

@@ -98,7 +98,7 @@ const Addresses = ({ run }) => html`<p class="facts">
 
 function Whole({ run, refresh }) {
   const attempts = [...run.attempts].reverse();
-  const trains = run.steps.some((each) => each.name === "train" || each.name === "trial");
+  const trains = run.steps.some((each) => each.name === "train");
   return html`<${Head} run=${run} now=${run.now}><${Actions} run=${run} refresh=${refresh} /><//>
     <${Why} run=${run} />
     <${Figures} run=${run} />
