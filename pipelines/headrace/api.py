@@ -102,8 +102,8 @@ class RunResult:
 
     @property
     def trials(self) -> Any:
-        """Table of a suite's trials: values, metrics, time and cost, a row each; as `history`."""
-        record = open_ledger().run(self.run_id)
+        """Table of the suite's trials: values, metrics, time and cost, a row each; as `history`."""
+        record = named(self.run_id).record
         objectives = sought_by(RunFolder(Path(record.folder))).objectives
         return _table(table_of(trials_of(record), objectives))
 

@@ -29,9 +29,7 @@ class Format(str, Enum):
 
 
 def export(
-    what: Annotated[
-        str, arguments.a_run("A run, SUITE (best trial), SUITE:NUMBER, or a file.", "RUN|FILE")
-    ],
+    what: Annotated[str, arguments.a_run("Run, SUITE, SUITE:NUMBER, or file.", "RUN|FILE")],
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
     form: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.WEIGHTS,
     checkpoint: Annotated[

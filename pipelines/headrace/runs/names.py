@@ -46,11 +46,10 @@ def named(name: str | None = None) -> Named:
         UnknownNameError: It does not exist, or there are no runs.
     """
     run_id, colon, number = (name or "latest").partition(":")
-    if run_id == "latest":
-        run_id = next((row.run_id for row in open_ledger().runs(limit=1)), "")
-    if not run_id:
+    newest = open_ledger().runs(limit=1) if run_id == "latest" else ()
+    if run_id == "latest" and not newest:
         raise UnknownNameError("There are no runs yet", "Start one: headrace run digits")
-    record = open_ledger().run(run_id)
+    record = newest[0] if newest else open_ledger().run(run_id)
     if not colon:
         return Named(record=record)
     if not is_suite(record) or not re.fullmatch("[0-9]{1,9}", number):
@@ -65,34 +64,30 @@ def with_model(name: str, checkpoint: str = "") -> tuple[Named, str]:
 
     A suite has no checkpoints of its own: without a number its best trial is meant.
     """
-    run_id, _, rest = name.partition(":")
-    found, (number, _, last) = named(run_id), rest.partition(":")
-    if is_suite(found.record) and number.isdecimal():
-        found = named(f"{run_id}:{number}")
-    elif is_suite(found.record):
-        found, last = best_trial(found.record), rest
-    else:
-        last = rest
+    run_id, _, last = name.partition(":")
+    found = named(run_id)
+    if is_suite(found.record):
+        number, _, rest = last.partition(":")
+        is_numbered = number.isdecimal()
+        found = named(f"{run_id}:{number}") if is_numbered else best_trial(found.record)
+        last = rest if is_numbered else last
     if last and checkpoint:
         raise UserError(f"'{name}' names a checkpoint already: {last}", "Leave --checkpoint out.")
     return found, last or checkpoint
 
 
 def best_trial(suite: RunRecord) -> Named:
-    """Return the best trial of a suite by its objective, and log which.
-
-    Raises:
-        UserError: No objective or several, folds, or no trial that has succeeded with a value.
-    """
+    """Return the best trial of a suite by its only objective, and log which; or raise why not."""
     folder, run_id = RunFolder(Path(suite.folder)), suite.run_id
     note_trials(folder)
     objectives = sought_by(folder).objectives
     trial = best_of(run_id, objectives)
     if trial is None or FOLD in trial.values:
-        why = "it has no objective, or several" if len(objectives) != 1 else "only the mean counts"
-        if len(objectives) == 1 and trial is None:
-            why = f"none has ended with a value of {objectives[0].metric}"
-        hint = f"Name a trial, as {run_id}:1. They are shown by headrace results {run_id}."
+        why = "of folds only the mean counts"
+        if trial is None:
+            names = ", ".join(each.metric for each in objectives) or "none"
+            why = f"it needs one objective ({names}) and a trial that has ended with a value of it"
+        hint = f"Name a trial, as {run_id}:1; headrace results {run_id} shows them."
         raise UserError(f"Suite {run_id} has no best trial: {why}", hint)
     value = f"{objectives[0].mode} {objectives[0].metric} {trial.objective:.5g}"
     logger.warning("Best trial of suite %s: %d, %s, %s", run_id, trial.number, trial.name, value)

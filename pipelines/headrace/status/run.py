@@ -126,6 +126,8 @@ class RunView(Record):
     is_orphan: bool = False
     """Whether it is abandoned: its process, on this machine, has ended before the run."""
     trials: Trials | None = None
+    paused: bool = False
+    """Whether it is a suite that starts no more trials at present."""
     own_data: bool = False
     """Whether it has no dataset, so that nothing is packed or staged."""
     damage: str = ""
@@ -154,10 +156,7 @@ class RunRows:
 
     @classmethod
     def named(cls, name: str | None) -> RunRows:
-        """Return the rows of a run or trial by its name; see `headrace.runs.names.named`.
-
-        A trial is like a run of one step, its training, in the leases of its suite.
-        """
+        """Return the rows of a run, or of a trial as a run of one step in its suite's leases."""
         found = named(name)
         trial, (rows,) = found.trial, cls.of([found.record])
         if trial is None:
@@ -243,7 +242,7 @@ def view_of(rows: RunRows, now: float) -> RunView:
     try:
         steps = rows.steps(whole=False)
         updates = under_way(row, steps)
-        if not row.is_orphan and steps:
+        if steps and not row.is_orphan and not row.paused:
             with suppress(StepError):  # the run's page shows the error
                 ahead = ahead_of(RunFolder(Path(row.folder)), steps)
                 updates["eta_s"] = ahead.eta_s if ahead else None
@@ -277,6 +276,7 @@ def by_ledger(rows: RunRows, now: float) -> RunView:
         failure=FailedAttempt.model_validate(failed) if failed else None,
         is_orphan=not record.state.is_final and owner_is_gone(record.owner),
         trials=_trials(traits, summary, rows.trials),
+        paused=summary is not None and summary.paused and not record.state.is_final,
         own_data=traits.own_data,
         damage=damage,
     )
@@ -289,7 +289,7 @@ def under_way(row: RunView, steps: Sequence[StepView]) -> dict[str, object]:
     now = steps[-1]
     updates: dict[str, object] = {
         "progress": now.progress,
-        "step_eta_s": None if row.is_orphan else now.eta_s,
+        "step_eta_s": None if row.is_orphan or row.paused else now.eta_s,
     }
     if row.trials is not None and row.trials.total:
         if now.name == "suite":

@@ -41,7 +41,6 @@ class SuiteView(RunView):
     """State of a suite; its objective's best value is `metric`, its trials by state `trials`."""
 
     trials: Trials
-    paused: bool = False
     objectives: tuple[Objective, ...] = ()
     log_keys: tuple[str, ...] = ()
     """Keys that are sampled, and drawn, on a logarithmic scale."""
@@ -127,19 +126,19 @@ def find_suite(run_id: str | None) -> RunRecord:
     return record
 
 
-def only_suite() -> RunRecord:
-    """Return the suite for a command without an id: the only running one, or the only one.
+def one_suite(run_id: str | None) -> RunRecord:
+    """Return the suite with an id; without one the only running one, or the only one.
 
     Raises:
-        UnknownNameError: No suite exists.
+        UnknownNameError: No suite exists, or no run has that id.
         UserError: There are several.
     """
-    found = tuple(suites(_MOST_NAMED))
+    found = () if run_id else tuple(suites(_MOST_NAMED))
     meant = [row for row in found if not row.state.is_final] or found
     if len(meant) > 1:
         named = ", ".join(row.run_id for row in meant)
         raise UserError(f"There are several suites: {named}", "Name one of them.")
-    return find_suite(meant[0].run_id if meant else None)
+    return find_suite(meant[0].run_id if meant else run_id)
 
 
 def suite_views(records: Sequence[RunRecord]) -> tuple[SuiteView, ...]:
@@ -147,12 +146,6 @@ def suite_views(records: Sequence[RunRecord]) -> tuple[SuiteView, ...]:
     for record in records:
         note_trials(RunFolder(Path(record.folder)))
     return tuple(map(_view, RunRows.of(records)))
-
-
-def suite_view(record: RunRecord) -> SuiteView:
-    """Return the current state of a suite."""
-    (view,) = suite_views([record])
-    return view
 
 
 def suite_page(run_id: str, *, can_act: bool) -> SuitePage:
@@ -230,7 +223,6 @@ def _view(rows: RunRows) -> SuiteView:
     }
     return SuiteView(
         **{**dict(by_ledger(rows, time.time())), **updates},
-        paused=summary.paused and goes_on,
         objectives=traits.objectives,
         log_keys=traits.log_keys,
         best=number,

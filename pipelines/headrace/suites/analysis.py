@@ -167,11 +167,9 @@ def varied(rows: Iterable[TrialRecord]) -> list[str]:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Return mean and deviation of at least one value; an interval from ten values on.
+    """Return mean and deviation of at least one value, and their interval from ten values on.
 
-    The interval is the percentile bootstrap, so it lies within the values. Of fewer values it is
-    too narrow (Hesterberg 2015, What Teachers Should Know About the Bootstrap, 4.1), so these are
-    given themselves.
+    Of fewer values the bootstrap is too narrow: https://doi.org/10.1080/00031305.2015.1089789, 4.1.
     """
     mean, count = statistics.fmean(values), len(values)
     std = statistics.stdev(values, mean) if count > 1 else None

@@ -93,10 +93,8 @@ def _outputs(suite_state: SuiteState) -> dict[str, Any]:
     counts = {state: count for state, count in suite_state.counts.items() if count}
     num_cancelled = counts.get(StepState.CANCELLED.value, 0)
     if num_cancelled and (suite_state.is_cancelled or len(counts) == 1):
-        raise StepCancelledError(
-            f"{num_cancelled} of {len(suite_state.rows)} trials were cancelled",
-            "Have them run: headrace suite retry, then headrace resume.",
-        )
+        what = f"{num_cancelled} of {len(suite_state.rows)} trials were cancelled"
+        raise StepCancelledError(what, "Have them run: headrace suite retry, headrace resume.")
     if suite_state.rows and not counts.keys() - _USELESS:
         raise SuiteFailedError(
             f"All {suite_state.num_failed} trials have failed; {suite_state.commonest_failure}",

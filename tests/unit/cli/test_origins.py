@@ -178,7 +178,7 @@ def test_a_trial_is_rerun_by_the_record_of_its_suite(made: list[Run]):
     headrace("rerun", f"{suite.run_id}:3")
     assert (made[1].recipe.train.nodes, made[1].recipe.train.ranks_per_node) == (1, 4)
     for wrong in ("5", "x", ""):
-        with pytest.raises(UnknownNameError, match=f"no trial '{wrong}'"):
+        with pytest.raises(UnknownNameError, match=f"no trial '?{wrong}"):
             headrace("rerun", f"{suite.run_id}:{wrong}")
     with pytest.raises(UnknownNameError, match="There is no run 'nothing'"):
         headrace("diff", "nothing", suite.run_id)

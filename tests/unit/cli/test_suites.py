@@ -17,7 +17,7 @@ from headrace.runs.runs import Run
 from headrace.runs.suites import has_more_to_do, sought_by
 from headrace.runs.trials import note_trials
 from headrace.states import FailureClass, StepState
-from headrace.status.suite import suite_page, suite_view
+from headrace.status.suite import suite_page, suite_views
 from headrace.suites.records import CommandsApplied, Control, RunningTrial, SuiteSummary
 from support.command_line import headrace
 from support.ledger_rows import machine_row
@@ -94,7 +94,7 @@ def test_the_table_of_trials_fits_a_terminal_of_80_columns(suite: Run):
     console = Console(width=80, record=True, force_terminal=True, color_system=None)
     rows = open_ledger().trials(suite.run_id)
     console.print(trials_list(rows, sought_by(suite.folder).objectives))
-    view = suite_view(open_ledger().run(suite.run_id))
+    view = suite_views([open_ledger().run(suite.run_id)])[0]
     console.print(live(view))
     console.print(closing(view))
     told = console.export_text()

@@ -58,8 +58,8 @@ def test_a_name_with_a_model_may_name_the_checkpoint_and_a_suite_stands_for_its_
         found, checkpoint = with_model(name)
         assert (found.name, checkpoint) == expected
     assert with_model(two, "last")[1] == "last"
-    assert "trial 2" in caplog.text
-    assert "min val_loss, 0.25, of 2 trials" in caplog.text
+    assert f"{suite.run_id}: 2, seed2" in caplog.text
+    assert "min val_loss 0.25" in caplog.text
     with pytest.raises(UserError, match="names a checkpoint already"):
         with_model(f"{run}:7", "last")
 
@@ -74,8 +74,12 @@ def test_an_unknown_trial_is_refused(suite: Run, number: str):
 @pytest.mark.parametrize(
     ("objective", "values", "why"),
     [
-        (("+suite={objectives: [{metric: a}, {metric: b}]}",), {}, "it has 2 objectives"),
-        (("trainer.monitor=val_loss",), None, "none has ended"),
+        (("+suite={objectives: [{metric: a}, {metric: b}]}",), {}, "one objective .a, b."),
+        (
+            ("trainer.monitor=val_loss",),
+            None,
+            "one objective .val_loss. and a trial that has ended",
+        ),
         (("trainer.monitor=val_loss",), {"data__fold": 1}, "only the mean counts"),
     ],
 )
