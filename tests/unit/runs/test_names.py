@@ -78,7 +78,7 @@ def test_an_unknown_trial_is_refused(suite: Run, number: str):
         (
             ("trainer.monitor=val_loss",),
             None,
-            "one objective .val_loss. and a trial that has ended",
+            "val_loss. and a trial that has ended",
         ),
         (("trainer.monitor=val_loss",), {"data__fold": 1}, "only the mean counts"),
     ],
