@@ -82,7 +82,7 @@ def show(
     objectives = sought_by(RunFolder(Path(record.folder))).objectives
     console = open_console()
     if by_point:
-        found = points(_rows(record.run_id, state, "number", _MOST), objectives)[:limit]
+        found = points(_rows(record.run_id, state, "number", _MOST), objectives, limit)
         if as_json:
             tell_json(found)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -157,15 +158,20 @@ def suite_page(run_id: str, *, can_act: bool) -> SuitePage:
     """
     (rows,) = RunRows.of([find_suite(run_id)])
     view, is_repeated = _view(rows), bool(traits_of(rows.run).repeats)
-    trials = open_ledger().trials(run_id, limit=MAX_TRIALS) if is_repeated else ()
+    read_bytes = open_ledger().journal_read(run_id)
     return SuitePage(
         **dict(view),
         now=time.time(),
         acts=acts_of(run_id),
-        points=points(trials, view.objectives)[:_MOST_POINTS],
+        points=_points(run_id, read_bytes, view.objectives) if is_repeated else (),
         report=report_address(rows),
         can_act=can_act,
     )
+
+
+@lru_cache(maxsize=20)
+def _points(run_id: str, _read_bytes: int, by: tuple[Objective, ...]) -> tuple[PointResult, ...]:
+    return points(open_ledger().trials(run_id, limit=MAX_TRIALS), by, _MOST_POINTS)
 
 
 def trials_page(run_id: str, since: int = 0) -> TrialsPage:

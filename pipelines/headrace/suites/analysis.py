@@ -222,14 +222,21 @@ def front(ended: Sequence[TrialRecord], objectives: Sequence[Objective]) -> tupl
     return tuple(sorted(kept))
 
 
-def points(rows: Iterable[TrialRecord], objectives: Sequence[Objective]) -> tuple[PointResult, ...]:
-    """Return trials by point, the best mean of the first objective first."""
+def points(
+    rows: Iterable[TrialRecord], objectives: Sequence[Objective], limit: int | None = None
+) -> tuple[PointResult, ...]:
+    """Return trials by point, the best mean of the first objective first, at most `limit`."""
     grouped: defaultdict[int, list[TrialRecord]] = defaultdict(list)
     for row in rows:
         grouped[row.group].append(row)
-    found = [_point(group, each) for group, each in grouped.items()]
     sign = _sign(objectives[0]) if objectives else 1
-    return tuple(sorted(found, key=lambda point: _rank(point, sign)))
+
+    def rank(group: int) -> tuple[bool, float, int]:
+        values = [_first(row) for row in finished(grouped[group])]
+        mean = sign * statistics.fmean(values) if values else math.inf
+        return len(values) < len(grouped[group]), mean, group
+
+    return tuple(_point(group, grouped[group]) for group in sorted(grouped, key=rank)[:limit])
 
 
 def marginals(
@@ -398,11 +405,6 @@ def _point(group: int, rows: Sequence[TrialRecord]) -> PointResult:
         missing=len(rows) - len(ended),
         folds={fold: spread(folds[fold]) for fold in sorted(folds)},
     )
-
-
-def _rank(point: PointResult, sign: int) -> tuple[bool, bool, float, int]:
-    mean = math.inf if point.spread is None else sign * point.spread.mean
-    return point.spread is None, point.missing > 0, mean, point.group
 
 
 def _order(value: JsonValue) -> tuple[bool, float, str]:
