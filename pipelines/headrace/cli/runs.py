@@ -250,7 +250,5 @@ def cancel(
     found = named(run_id)
     if found.trial is not None:
         ask(found.record, "cancel", [found.trial.number])
-        typer.echo(f"asked to stop: {found.name}")
-        return
-    asked = ask_to_stop(open_run(found.name), Actor.here(), step)
+    asked = ("train",) if found.trial else ask_to_stop(open_run(found.name), Actor.here(), step)
     typer.echo(f"asked to stop: {', '.join(asked)}" if asked else f"cancelled: {found.name}")

@@ -83,12 +83,10 @@ def best_trial(suite: RunRecord) -> Named:
     objectives = sought_by(folder).objectives
     trial = best_of(run_id, objectives)
     if trial is None or FOLD in trial.values:
-        why = "of folds only the mean counts"
-        if trial is None:
-            names = ", ".join(each.metric for each in objectives) or "none"
-            why = f"it needs one objective ({names}) and a trial that has ended with a value of it"
+        names = ", ".join(each.metric for each in objectives) or "none"
+        needs = f"one objective ({names}), no folds, and a trial that has ended with a value"
         hint = f"Name a trial, as {run_id}:1; headrace results {run_id} shows them."
-        raise UserError(f"Suite {run_id} has no best trial: {why}", hint)
+        raise UserError(f"Suite {run_id} has no best trial; that needs {needs}", hint)
     value = f"{objectives[0].mode} {objectives[0].metric} {trial.objective:.5g}"
     logger.warning("Best trial of suite %s: %d, %s, %s", run_id, trial.number, trial.name, value)
     return Named(record=suite, trial=trial)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
-from headrace.errors import ManifestError, StepError, UnknownNameError
+from headrace.errors import ManifestError, StepError
 from headrace.files.atomic import read_bytes, read_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.ledger.trial_rows import TrialRecord
@@ -73,9 +73,9 @@ def origin(name: str) -> Origin:
     """Return the origin of a run, or of a trial by `SUITE:NUMBER`.
 
     Raises:
-        UnknownNameError: The run does not exist, or the trial has not begun.
+        UnknownNameError: The run or trial does not exist.
         UserError: Its recipe was changed by hand.
-        StepError: Its folder is gone or damaged.
+        StepError: It has not begun, or its folder is gone or damaged.
     """
     found = named(name)
     record, trial, folder = found.record, found.trial, found.folder
@@ -83,10 +83,9 @@ def origin(name: str) -> Origin:
     check_files(record)
     suite = RunFolder(Path(record.folder))
     recipe = read_record(folder.recipe, Recipe)
-    if recipe is None and trial is not None and not trial.attempts:
-        raise UnknownNameError(f"Trial {name} has not begun", f"Look at it: headrace status {name}")
     if recipe is None:
-        raise StepError(f"{name} has no recipe any more: {folder.recipe} is gone")
+        what = "has no recipe any more" if trial is None or trial.attempts else "has not begun"
+        raise StepError(f"{name} {what}: {folder.recipe} does not exist")
     if trial is not None:
         _check_recipe(name, suite, trial, recipe)
     evaluated = run_of_folder(run_id, suite).request.of

@@ -67,8 +67,7 @@ def report_file(run_id: str) -> Path:
     rows = RunRows.named(run_id)
     file = _reported(rows)
     if file is None or not file.resolve().is_relative_to(Path(rows.run.folder).resolve()):
-        hint = "An evaluation or a suite writes it, at its end."
-        raise UnknownNameError(f"Run {run_id} has no report", hint)
+        raise UnknownNameError(f"Run {run_id} has no report", "Evaluations and suites have one.")
     return file
 
 

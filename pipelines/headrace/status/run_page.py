@@ -192,7 +192,7 @@ def compare_page(names: Sequence[str]) -> ComparePage:
     """Return what differs between runs or trials: metrics, recipe, data, code, packages.
 
     Raises:
-        UnknownNameError: No run has that id, or the trial has not begun.
+        UnknownNameError: The run or trial does not exist.
         StepError: A folder is gone or damaged.
     """
     return ComparePage(names=tuple(names), rows=side_by_side([origin(name) for name in names]))

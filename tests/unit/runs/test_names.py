@@ -78,9 +78,9 @@ def test_an_unknown_trial_is_refused(suite: Run, number: str):
         (
             ("trainer.monitor=val_loss",),
             None,
-            "val_loss. and a trial that has ended",
+            "val_loss., no folds, and a trial",
         ),
-        (("trainer.monitor=val_loss",), {"data__fold": 1}, "only the mean counts"),
+        (("trainer.monitor=val_loss",), {"data__fold": 1}, "no folds"),
     ],
 )
 def test_a_suite_without_a_best_trial_is_refused(objective, values, why):
