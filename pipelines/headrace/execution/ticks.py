@@ -76,8 +76,8 @@ def mark_enough(run: Run) -> None:
     found = named(run.request.of)
     trained = open_ledger().latest_attempt(found.name, "train")
     has_trained = trained is not None and trained.state is StepState.SUCCEEDED
-    watched = found.trial or found.record
-    if has_trained or watched.state.is_final or owner_is_gone(found.record.owner):
+    has_ended = (found.trial or found.record).state.is_final
+    if has_trained or has_ended or owner_is_gone(found.record.owner):
         write_text(run.folder.enough, found.name)
     else:
         run.folder.enough.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
 from headrace.ledger.trial_rows import TrialRecord
-from headrace.runs.suites import best_of, is_suite, sought_by
+from headrace.runs.suites import is_suite, sought_by
 from headrace.runs.trials import note_trials
 from headrace.suites.records import FOLD
 
@@ -81,7 +81,7 @@ def best_trial(suite: RunRecord) -> Named:
     folder, run_id = RunFolder(Path(suite.folder)), suite.run_id
     note_trials(folder)
     objectives = sought_by(folder).objectives
-    trial = best_of(run_id, objectives)
+    trial = open_ledger().best_trial(run_id, *(each.mode for each in objectives))
     if trial is None or FOLD in trial.values:
         names = ", ".join(each.metric for each in objectives) or "none"
         needs = f"one objective ({names}), no folds, and a trial that has ended with a value"

@@ -78,10 +78,9 @@ def origin(name: str) -> Origin:
         StepError: It has not begun, or its folder is gone or damaged.
     """
     found = named(name)
-    record, trial, folder = found.record, found.trial, found.folder
-    name, run_id = found.name, record.run_id
+    name, record, trial, folder = found.name, found.record, found.trial, found.folder
     check_files(record)
-    suite = RunFolder(Path(record.folder))
+    run_id, suite = record.run_id, RunFolder(Path(record.folder))
     recipe = read_record(folder.recipe, Recipe)
     if recipe is None:
         what = "has no recipe any more" if trial is None or trial.attempts else "has not begun"

@@ -14,7 +14,6 @@ from headrace.files.layout import RunFolder
 from headrace.files.lines import append_line
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
-from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.load import parse
 from headrace.recipe.suite import MAX_TRIALS, Objective
 from headrace.runs.audit import AIRFLOW, Actor, note
@@ -59,13 +58,6 @@ def sought_by(folder: RunFolder) -> Sought:
     from headrace.suites.values import log_keys  # which brings OmegaConf
 
     return Sought(recipe.objectives, log_keys(search.space))
-
-
-def best_of(run_id: str, objectives: Sequence[Objective]) -> TrialRecord | None:
-    """Return the best complete trial; None without a single objective, or without a value."""
-    if len(objectives) != 1:
-        return None
-    return open_ledger().best_trial(run_id, objectives[0].mode)
 
 
 def best_point(run_id: str, objectives: Sequence[Objective]) -> PointResult | None:

@@ -220,11 +220,10 @@ def _attempt(run: RunRecord, trial: TrialRecord, number: int) -> AttemptRecord:
     result = mailbox.outcome(folder)
     if result is None and (trial.state.is_final or not is_last):
         result = mailbox.lost(folder, trial.message if is_last else "", trial.finished_at)
-    running = {"state": trial.state, "started_at": trial.started_at}
     return AttemptRecord(
         run_id=run.run_id, step="train", attempt=number, kind="trial", lease_id="", number=number,
         key=f"{run.run_id}/{number}", created_at=run.created_at,
-        **(result.columns if result else running),
+        **(result.columns if result else {"state": trial.state, "started_at": trial.started_at}),
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from headrace.ledger.rows import RunRecord
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.suite import MAX_TRIALS, Objective
 from headrace.record import Record
-from headrace.runs.suites import best_of, best_point, is_suite
+from headrace.runs.suites import best_point, is_suite
 from headrace.runs.trials import changed_since, note_trials
 from headrace.states import StepState
 from headrace.status.logs import report_address
@@ -157,13 +157,12 @@ def suite_page(run_id: str, *, can_act: bool) -> SuitePage:
         UserError: The run is not a suite.
     """
     (rows,) = RunRows.of([find_suite(run_id)])
-    view, is_repeated = _view(rows), bool(traits_of(rows.run).repeats)
-    read_bytes = open_ledger().journal_read(run_id)
+    view, read_bytes = _view(rows), open_ledger().journal_read(run_id)
     return SuitePage(
         **dict(view),
         now=time.time(),
         acts=acts_of(run_id),
-        points=_points(run_id, read_bytes, view.objectives) if is_repeated else (),
+        points=_points(run_id, read_bytes, view.objectives) if traits_of(rows.run).repeats else (),
         report=report_address(rows),
         can_act=can_act,
     )
@@ -218,7 +217,8 @@ def _view(rows: RunRows) -> SuiteView:
     except StepError as error:
         damage = error.what
     traits, goes_on = traits_of(record), not record.state.is_final
-    best, point = best_of(record.run_id, traits.objectives), None
+    modes, point = [each.mode for each in traits.objectives], None
+    best = open_ledger().best_trial(record.run_id, *modes)
     if best is not None and FOLD in best.values:
         best, point = None, best_point(record.run_id, traits.objectives)
     number = best.number if best else None

@@ -6,19 +6,24 @@ from pathlib import Path
 
 import pytest
 
+from headrace import api
 from headrace.errors import HeadraceError, StepCancelledError, UnknownNameError, UserError
 from headrace.execution.reap import end_run
+from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
+from headrace.ledger.usage_records import UsageRecord
 from headrace.runs.names import best_trial, named, with_model
 from headrace.runs.runs import Run
 from headrace.states import StepState
 from headrace.status.logs import report_file
 from headrace.status.run_page import run_page
 from headrace.status.suite import suite_page
+from headrace.steps.mailbox import StepResult
 from headrace.suites.records import Control
 from headrace.suites.suite_state import Controls, SuiteState
 from headrace.suites.suite_step import _outputs
-from support.runs import make_run
+from support.ledger_rows import machine_row
+from support.runs import lease_on_disk, make_run
 from support.suite_journal import added, ended, failed, journal, make_suite, started
 
 pytestmark = pytest.mark.usefixtures("headrace_home")
@@ -102,6 +107,27 @@ def test_a_trial_has_a_page_of_a_run(suite: Run):
     assert page.metric is not None
     assert (page.metric.name, page.metric.value) == ("val_loss", 0.25)
     assert page.rerun == f"headrace rerun {suite.run_id}:2"
+
+
+def test_a_trial_is_known_to_python_and_costs_what_its_attempts_do(suite: Run):
+    machine = machine_row(lease_id=lease_on_disk(suite), usd_per_hour=2.0)
+    open_ledger().put_machines([machine])
+    used = UsageRecord(
+        run_id=suite.run_id, step="suite", trial=2, kind="trial", lease_id=machine.lease_id,
+        machine_id=machine.machine_id, cause="succeeded", created_at=1, until=2, node_s=1800,
+    )  # fmt: skip
+    open_ledger().put_trials([], [used])
+    outputs = {"metrics": {"val_loss": 0.25}, "checkpoint": "/a/final.ckpt"}
+    result = StepResult(state=StepState.SUCCEEDED, started_at=1, finished_at=2, outputs=outputs)
+    write_record(suite.folder.trial(2).step(1).result, result)
+    found = api.result(f"{suite.run_id}:2")
+    assert (found.state, found.metrics) == ("succeeded", {"val_loss": 0.25})
+    assert (found.checkpoint, found.report) == (Path("/a/final.ckpt"), None)
+    assert found.folder == suite.folder.trial(2).path
+    assert len(found.trials) == 3
+    cost = found.details.cost
+    assert cost is not None
+    assert (cost.usd, cost.hours) == (1.0, 0.5)
 
 
 def test_the_report_of_a_suite_is_found(suite: Run):
