@@ -84,7 +84,7 @@ function draw(canvas, plan, within, width) {
   const [best, worst, bad] = ["--series-0", "--series-1", "--bad"].map(styleOf);
   const ranked = Math.max(1, plan.drawn.length - failed);
   const hues = Array.from({ length: HUES }, (_each, at) => `color-mix(in oklab, ${best} ${Math.round((100 * at) / (HUES - 1))}%, ${worst})`);
-  stroke(context, plan, chosen, width, (trial, row) => (known(row.objective) ? hues[Math.min(HUES - 1, Math.floor((HUES * (trial - failed)) / ranked))] : bad));
+  stroke(context, plan, chosen, width, (trial, row) => (known(row.objective) ? hues[Math.round((HUES - 1) * (ranked > 1 ? (trial - failed) / (ranked - 1) : 1))] : bad));
 }
 
 /** Lines, few enough to label all of them. */
