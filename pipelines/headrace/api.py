@@ -22,16 +22,16 @@ from headrace.errors import StepError, UserError
 from headrace.execution.check import check as checked
 from headrace.execution.execute import LeasePreview, execute, previews
 from headrace.files.layout import RunFolder
-from headrace.ledger.ledger import open_ledger
 from headrace.ledger.run_filter import RunFilter
 from headrace.recipe.home import home
 from headrace.recipe.load import load_recipe, load_site, parse
 from headrace.recipe.overrides import check_size
 from headrace.runs.lifecycle import create_run
+from headrace.runs.names import named
+from headrace.runs.planned_steps import run_metrics
 from headrace.runs.planning import predicted
 from headrace.runs.prediction import Prediction
 from headrace.runs.results import table_of, trials_of
-from headrace.runs.runs import outputs_of
 from headrace.runs.suites import sought_by
 from headrace.states import StepState
 from headrace.status.run_details import RunDetails, run_details
@@ -45,10 +45,10 @@ RecipeLike = str | Path | Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """A run or suite, read anew at each access.
+    """A run, suite or trial, read anew at each access.
 
     Attributes:
-        run_id: Its id, as in `headrace status`.
+        run_id: Its id, as in `headrace status`; `SUITE:NUMBER` of a trial.
     """
 
     run_id: str
@@ -65,17 +65,13 @@ class RunResult:
 
     @property
     def folder(self) -> Path:
-        """Folder of the run."""
-        return Path(open_ledger().run(self.run_id).folder)
+        """Its folder."""
+        return named(self.run_id).folder.path
 
     @property
     def metrics(self) -> dict[str, float]:
         """Metrics of training, and of evaluation where it has the same names; of a suite none."""
-        found: dict[str, float] = {}
-        for step in ("train", "evaluate"):
-            metrics = outputs_of(self.run_id).get(step, {}).get("metrics")
-            found |= metrics if isinstance(metrics, Mapping) else {}
-        return found
+        return run_metrics(self._outputs)
 
     @property
     def checkpoint(self) -> Path | None:
@@ -90,7 +86,7 @@ class RunResult:
     @property
     def report(self) -> Path | None:
         """The HTML report of the evaluation; None without one."""
-        return self._path("evaluate", "report")
+        return self._path("evaluate", "report") or self._path("train", "report")
 
     @property
     def history(self) -> Any:
@@ -106,13 +102,17 @@ class RunResult:
 
     @property
     def trials(self) -> Any:
-        """Table of a suite's trials: values, metrics, time and cost, a row each; as `history`."""
-        record = open_ledger().run(self.run_id)
+        """Table of the suite's trials: values, metrics, time and cost, a row each; as `history`."""
+        record = named(self.run_id).record
         objectives = sought_by(RunFolder(Path(record.folder))).objectives
         return _table(table_of(trials_of(record), objectives))
 
+    @property
+    def _outputs(self) -> dict[str, dict[str, Any]]:
+        return {each.name: each.outputs for each in self.details.steps if each.state == "succeeded"}
+
     def _path(self, step: str, output: str) -> Path | None:
-        found = outputs_of(self.run_id).get(step, {}).get(output)
+        found = self._outputs.get(step, {}).get(output)
         return Path(found) if isinstance(found, str) and found else None
 
 
@@ -236,15 +236,15 @@ def list_runs(limit: int = 20, state: str | None = None, **filters: Any) -> Any:
 
 
 def result(run_id: str) -> RunResult:
-    """Return a run or suite.
+    """Return a run, suite or trial.
 
     Args:
-        run_id: Its id, as in `headrace runs`.
+        run_id: Its id, as in `headrace runs`; `SUITE:NUMBER` of a trial; or `latest`.
 
     Raises:
-        UnknownNameError: The ledger has no run of that id.
+        UnknownNameError: The ledger has none of that name.
     """
-    return RunResult(run_id=open_ledger().run(run_id).run_id)
+    return RunResult(run_id=named(run_id).name)
 
 
 def _carried_out(

@@ -24,9 +24,10 @@ from yarl import URL
 
 from headrace.clusters.pages import pages_of
 from headrace.errors import HeadraceError
-from headrace.files.layout import LeaseFolder, RunFolder
+from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.record import Record
+from headrace.runs.names import named
 from headrace_pages.access import User, VisibleSites, check_site, reads
 from headrace_pages.answers import PRIVATE
 from headrace_pages.tensorboard import serve
@@ -105,7 +106,7 @@ async def open_pages(
 
 
 def _site_of(kind: str, given: str) -> str:
-    row = open_ledger().lease(given) if kind == "dask" else open_ledger().run(given)
+    row = open_ledger().lease(given) if kind == "dask" else named(given).record
     return row.site_name
 
 
@@ -168,7 +169,7 @@ def _place(ticket: Ticket) -> Upstream:
             methods=("GET", "HEAD"),
             hint=pages.by_hand,
         )
-    socket = serve(RunFolder(Path(open_ledger().run(ticket.id).folder)))
+    socket = serve(named(ticket.id).folder)
     return Upstream(
         url="http://tensorboard/",
         connector=partial(aiohttp.UnixConnector, str(socket)),

@@ -671,7 +671,7 @@ class LedgerContract:
         counts = {StepState.SUCCEEDED: 5, StepState.QUEUED: 594}
         assert with_lease.trials_counted(["run-1"]) == {"run-1": counts}
         assert len(with_lease.trials_numbered("run-1", range(1, 700))) == 599
-        with pytest.raises(UnknownNameError, match="no trial 700 of suite 'run-1'"):
+        with pytest.raises(UnknownNameError, match="Suite run-1 has no trial 700"):
             with_lease.trial("run-1", 700)
         with pytest.raises(UnknownNameError, match="Did you mean 'objective'"):
             with_lease.trials("run-1", order="objectiv")

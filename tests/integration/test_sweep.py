@@ -100,6 +100,23 @@ def test_what_has_ended_is_not_run_again(place: Place) -> None:
         begun = [one for one in _entries(run) if isinstance(one, Started)]
         assert max(one.attempt for one in begun if one.number == each.number) == each.attempt
     assert len({one.lease_id for one in _entries(run) if isinstance(one, Started)}) == 4
+    _use_models(place, run)
+
+
+def _use_models(place: Place, suite: RunFolder) -> None:
+    """A trial is evaluated, and its weights begin another training, as those of a run."""
+    second = f"{suite.run_id}:2"
+    done = place.headrace("evaluate", second, "evaluate.split=val", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    evaluated = RunFolder(Path(place.newest()[0].folder))
+    checkpoints = suite.trial(2).checkpoints
+    assert str(checkpoints) in evaluated.recipe.read_text()
+    for name in (second, suite.run_id):
+        begun = place.headrace("check", "blobs", f"train.init_from={name}", "--site", "here")
+        assert begun.returncode == 0, begun.stdout + begun.stderr
+    done = place.headrace("run", "blobs", f"train.init_from={second}", "--site", "here")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert str(checkpoints) in RunFolder(Path(place.newest()[0].folder)).recipe.read_text()
 
 
 def test_a_sweep_that_cannot_run_is_refused_before_anything_runs(place: Place) -> None:

@@ -86,7 +86,7 @@ def run_trial(job: TrialJob, fleet: Fleet | None = None) -> StepResult:
     `back`: seconds by which the clock is set back meanwhile.
     """
     run, values = RunFolder(Path(job.run_folder)), job.trial.values
-    folder = run.trial(job.trial.number).attempt(job.attempt)
+    folder = run.trial(job.trial.number).step(job.attempt)
     began = time.time()
     _line(run, f"{job.trial.number} {job.attempt} began")
     for node in fleet.nodes(2, 10) if fleet else ():

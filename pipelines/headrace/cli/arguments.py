@@ -86,8 +86,8 @@ Overrides = Annotated[
         "~key removes one."
     ),
 ]
-RunArgument = Annotated[str | None, a_run("Id of the run; default: the newest one.")]
-NamedRun = Annotated[str, a_run("Id of the run.")]
+RunArgument = Annotated[str | None, a_run("Run or SUITE:NUMBER; default: the newest run.")]
+NamedRun = Annotated[str, a_run("Run, SUITE:NUMBER, or latest.")]
 OneSuite = Annotated[
     str | None,
     a_suite("Id of the suite; optional if there is only one, or only one is running.", "SUITE"),

@@ -13,7 +13,6 @@ from headrace.cli import arguments
 from headrace.cli.console import JsonOption, open_console, tell_json
 from headrace.errors import UserError
 from headrace.files.layout import RunFolder
-from headrace.ledger.ledger import open_ledger
 from headrace.steps.context import resolved
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ class Format(str, Enum):
 
 
 def export(
-    what: Annotated[str, arguments.a_run("Id of a run, or a file.", "RUN|CHECKPOINT")],
+    what: Annotated[str, arguments.a_run("Run, SUITE, SUITE:NUMBER, or file.", "RUN|FILE")],
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
     form: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.WEIGHTS,
     checkpoint: Annotated[
@@ -46,6 +45,7 @@ def export(
 
     Examples:
         headrace export digits-20260102-030405-0a1b2c3d -o digits.pt
+        headrace export SUITE -o best-trial.pt
         headrace export RUN --checkpoint best --format safetensors -o digits.safetensors
         headrace export path/to/final.ckpt -o weights.pt --force --json
     """
@@ -61,9 +61,10 @@ def export(
         run, file = _run_of(found), found
     else:
         from headrace.checkpoints.files import chosen
+        from headrace.runs.names import with_model
 
-        run = RunFolder(Path(open_ledger().run(what).folder))
-        file = chosen(run, checkpoint)
+        named, checkpoint = with_model(what, checkpoint)
+        run, file = named.folder, chosen(named.folder, checkpoint)
     from headrace.checkpoints.weights import export_weights
 
     pickled = run is not None and resolved(run)[1].pickled_checkpoints == "allow"

@@ -16,11 +16,11 @@ from headrace.cli.listing import ListColumn, Listing, tell_list
 from headrace.cli.runs import carry_out, request_of
 from headrace.errors import UserError
 from headrace.files.layout import RunFolder
-from headrace.ledger.ledger import open_ledger
 from headrace.runs.code_state import CodeSnapshot
 from headrace.runs.lifecycle import create_run
+from headrace.runs.names import named
 from headrace.runs.origin import Beside, Origin, origin, side_by_side, today
-from headrace.runs.runs import RunRequest, run_of_folder
+from headrace.runs.runs import RunRequest, run_of_record
 from headrace.status.run_page import compare_page
 from headrace.suites.values import as_overrides
 
@@ -83,10 +83,9 @@ def rerun(
 
 
 def _request(before: Origin, site: str) -> RunRequest:
-    run_id, _, number = before.name.partition(":")
-    run = RunFolder(Path(open_ledger().run(run_id).folder))
-    asked = run_of_folder(run_id, run).request
-    names = () if number else ("kind", "of", "watch", "options")
+    found = named(before.name)
+    run, asked = RunFolder(Path(found.record.folder)), run_of_record(found.record).request
+    names = () if found.trial else ("kind", "of", "watch", "options")
     more = {name: getattr(asked, name) for name in names}
     recipe, suite = Path(before.folder) / run.recipe.name, before.recipe.suite
     overrides = tuple(f"train.{key}={value}" for key, value in before.launch.items())

@@ -24,6 +24,7 @@ from headrace.runs.scaling import Scaling, scaling_of
 from headrace.runs.suites import sought_by
 from headrace.status.suite import find_suite
 from headrace.suites.analysis import (
+    INTERVAL,
     Marginal,
     Results,
     are_folds,
@@ -152,7 +153,7 @@ def _of_keys(rows: Sequence[TrialRecord], found: Results) -> Iterator[Table | st
     if not found.marginals:
         return
     matters = importance_of(rows, found.objectives)
-    table = plain_table("key and value", figures=("trials", "mean", "95 % of the mean"))
+    table = plain_table("key and value", figures=("trials", "mean", INTERVAL))
     names = short_keys(found.marginals)
     for key, marginals in found.marginals.items():
         share = f", importance {matters.shares[key]:.0%}" if key in matters.shares else ""

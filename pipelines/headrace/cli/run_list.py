@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated
 
 import typer
@@ -12,13 +13,12 @@ from headrace.cli.console import JsonOption, amount, duration, moment, open_cons
 from headrace.cli.listing import ListColumn, Listing
 from headrace.cli.words import ABANDONED, money, took_words
 from headrace.errors import UserError, shortened
-from headrace.ledger.ledger import open_ledger
 from headrace.ledger.run_filter import Marks, RunFilter
 from headrace.recipe.load import parse
 from headrace.record import as_json_values
 from headrace.runs.audit import Actor
 from headrace.states import StepState
-from headrace.status.run import MainMetric, RunView, Trials, run_views
+from headrace.status.run import MainMetric, RunRows, RunView, Trials, view_of
 from headrace.status.run_list import found_runs, mark_runs, runs_page
 from headrace.status.step import attempt_views
 
@@ -107,15 +107,15 @@ def show(run_id: NamedRun, as_json: JsonOption = False) -> None:
 
     Examples:
         headrace runs show digits-20260102-030405-0a1b2c3d
-        headrace runs show digits-20260102-030405-0a1b2c3d --json
+        headrace runs show digits-sweep-20260102-030405-0a1b2c3d:7 --json
     """
-    (row,) = run_views([open_ledger().run(run_id)])
-    attempts = attempt_views(run_id, open_ledger().attempts(run_id))
+    rows = RunRows.named(run_id)
+    row, attempts = view_of(rows, time.time()), attempt_views(rows.run.run_id, rows.attempts)
     if as_json:
         tell_json({**as_json_values(row), "attempts": attempts})
         return
     console = open_console()
-    console.print(f"{run_id}: {row.state.value}, {_result(row) or 'no result'}", style="bold")
+    console.print(f"{row.run_id}: {row.state.value}, {_result(row) or 'no result'}", style="bold")
     console.print(Listing.of(attempts, *_ATTEMPT_COLUMNS))
 
 

@@ -14,10 +14,9 @@ from headrace.cli.view import print_failures
 from headrace.cli.watching import REFRESH_S, end_of, look
 from headrace.cli.watching import watch as follow
 from headrace.errors import UnknownNameError, nearest
-from headrace.ledger.ledger import open_ledger
-from headrace.runs.planned_steps import steps_of
-from headrace.runs.runs import Run, open_run
+from headrace.runs.names import named
 from headrace.status.logs import log_files
+from headrace.status.run import RunRows
 from headrace.status.run_details import run_details
 
 
@@ -34,9 +33,10 @@ def status(
     Examples:
         headrace status
         headrace status digits-20260102-030405-0a1b2c3d --watch
+        headrace status digits-sweep-20260102-030405-0a1b2c3d:7
         headrace status --json
     """
-    known = known_run(run_id)
+    known = named(run_id).name
     console = open_console()
     if as_json:
         tell_json(run_details(known))
@@ -46,14 +46,6 @@ def status(
     view = run_details(known)
     console.print(end_of(view) if view.state.is_final else look(view))
     print_failures(view, console)
-
-
-def known_run(run_id: str | None) -> str:
-    """Return the id of the named run, else of the newest one."""
-    newest = open_ledger().runs(limit=1)
-    if run_id is None and not newest:
-        raise UnknownNameError("There are no runs yet", "Start one: headrace run digits")
-    return run_id or newest[0].run_id
 
 
 def logs(
@@ -66,21 +58,23 @@ def logs(
     Examples:
         headrace logs
         headrace logs digits-20260102-030405-0a1b2c3d train --follow
+        headrace logs digits-sweep-20260102-030405-0a1b2c3d:7
     """
-    job = open_run(known_run(run_id))
-    names = [planned.name for planned in steps_of(job.recipe, job.request.kind)]
+    known = named(run_id).name
+    names = [each.name for each in run_details(known).steps]
     if step is not None and step not in names:
         raise UnknownNameError(f"This run has no step '{step}'", nearest(step, names))
     printed: dict[Path, int] = {}
-    _print_new(job, step, printed)
-    while follow and not output_is_gone() and run_details(job.run_id).goes_on:
+    _print_new(known, step, printed)
+    while follow and not output_is_gone() and run_details(known).goes_on:
         time.sleep(REFRESH_S)
-        _print_new(job, step, printed)
+        _print_new(known, step, printed)
 
 
-def _print_new(job: Run, step: str | None, printed: dict[Path, int]) -> None:
-    attempts = open_ledger().attempts(job.run_id, step)
-    for row, file in log_files(attempts, open_ledger().leases(run_id=job.run_id)):
+def _print_new(name: str, step: str | None, printed: dict[Path, int]) -> None:
+    for row, file in log_files(RunRows.named(name)):
+        if step not in (None, row.step):
+            continue
         with file.open("rb") as log:
             log.seek(printed.get(file, 0))
             text = log.read().decode(errors="replace")

@@ -14,7 +14,6 @@ from rich.console import Console
 from headrace.cli import arguments
 from headrace.cli.arguments import NamedRun, Overrides, Recipe, RunArgument
 from headrace.cli.console import JsonOption, SiteOption, open_console, outlive_terminal, tell_json
-from headrace.cli.run_status import known_run
 from headrace.cli.view import print_failures
 from headrace.cli.watching import Watching, end_of
 from headrace.errors import UserError
@@ -27,9 +26,10 @@ from headrace.ledger.ledger import open_ledger
 from headrace.recipe.overrides import check_size
 from headrace.runs.audit import Actor
 from headrace.runs.lifecycle import create_run
+from headrace.runs.names import named, with_model
 from headrace.runs.owners import process_owner
-from headrace.runs.runs import Run, RunRequest, open_run, run_of_folder
-from headrace.runs.suites import has_more_to_do
+from headrace.runs.runs import Run, RunRequest, open_run, run_of_record
+from headrace.runs.suites import ask, has_more_to_do
 from headrace.states import StepState
 from headrace.status.run_details import RunDetails, run_details
 from headrace.suites import values as sweep_values
@@ -178,15 +178,16 @@ def evaluate(
     Examples:
         headrace evaluate digits-20260102-030405-0a1b2c3d --checkpoint best
         headrace evaluate RUN evaluate.split=val evaluate.also_checkpoints=[500,1000]
+        headrace evaluate SUITE:7 evaluate.split=val
         headrace evaluate RUN --watch train.role=cpu evaluate.split=val
     """
+    found, checkpoint = with_model(run_id, checkpoint)
     alone = ("evaluate.also_checkpoints=[]",) if checkpoint else ()
     chosen = (f"evaluate.checkpoint={checkpoint}",) if checkpoint else ()
-    folder = RunFolder(Path(open_ledger().run(run_id).folder))
     changes = (*alone, *(overrides or ()), *chosen)
-    place = site or run_of_folder(run_id, folder).request.site
-    more = {"kind": "evaluate", "of": run_id, "watch": watch}
-    request = request_of(str(folder.recipe), changes, place, **more)
+    place = site or run_of_record(found.record).request.site
+    more = {"kind": "evaluate", "of": found.name, "watch": watch}
+    request = request_of(str(found.folder.recipe), changes, place, **more)
     carry_out(create_run(request), as_json=as_json)
 
 
@@ -221,7 +222,7 @@ def resume(
     changes = tuple(overrides or ())
     if run_id is not None and "=" in run_id:
         changes, run_id = (run_id, *changes), None
-    known = known_run(run_id)
+    known = open_run(named(run_id).name).run_id
     view = run_details(known)
     if view.state is StepState.SUCCEEDED and not has_more_to_do(RunFolder(Path(view.folder))):
         console = open_console(stderr=as_json)
@@ -246,6 +247,8 @@ def cancel(
     Examples:
         headrace cancel digits-20260102-030405-0a1b2c3d
     """
-    job = open_run(known_run(run_id))
-    asked = ask_to_stop(job, Actor.here(), step)
-    typer.echo(f"asked to stop: {', '.join(asked)}" if asked else f"cancelled: {job.run_id}")
+    found = named(run_id)
+    if found.trial is not None:
+        ask(found.record, "cancel", [found.trial.number])
+    asked = ("train",) if found.trial else ask_to_stop(open_run(found.name), Actor.here(), step)
+    typer.echo(f"asked to stop: {', '.join(asked)}" if asked else f"cancelled: {found.name}")

@@ -18,7 +18,7 @@ from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.base import from_json
 from headrace.recipe.suite import Objective
 from headrace.status.suite import SuiteView, state_of
-from headrace.suites.analysis import PointResult, interval_words, spread_words, varying
+from headrace.suites.analysis import INTERVAL, PointResult, interval_words, spread_words, varying
 from headrace.suites.names import short_keys
 
 _MOST_RUNNING = 10
@@ -49,7 +49,7 @@ def trials_list(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) ->
 def points_table(found: Sequence[PointResult], objectives: Sequence[Objective]) -> Table:
     """Return a table with a row for each point, whose trials differ only by fold and seed."""
     names = short_keys(dict.fromkeys(key for point in found for key in point.values))
-    table = plain_table("point", figures=("trials", _objective(objectives), "95 % of the mean"))
+    table = plain_table("point", figures=("trials", _objective(objectives), INTERVAL))
     table.columns[0].ratio = 3
     for point in found:
         values = Text(values_words({names[key]: value for key, value in point.values.items()}))

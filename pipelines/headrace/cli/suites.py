@@ -1,4 +1,4 @@
-"""Commands about suites: list, show, logs, and requests to a running suite."""
+"""Commands about suites: list, show, and requests to a running suite."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headrace.ledger.rows import RunRecord
 from headrace.ledger.trial_rows import TRIAL_ORDERS, TrialRecord
 from headrace.runs.suites import ask, ask_for_more, sought_by
 from headrace.states import StepState
-from headrace.status.suite import find_suite, only_suite, state_of, suite_views, suites
+from headrace.status.suite import find_suite, one_suite, state_of, suite_views, suites
 from headrace.suites.analysis import points
 from headrace.suites.records import PRUNED
 
@@ -82,7 +82,7 @@ def show(
     objectives = sought_by(RunFolder(Path(record.folder))).objectives
     console = open_console()
     if by_point:
-        found = points(_rows(record.run_id, state, "number", _MOST), objectives)[:limit]
+        found = points(_rows(record.run_id, state, "number", _MOST), objectives, limit)
         if as_json:
             tell_json(found)
         else:
@@ -100,32 +100,13 @@ def show(
 
 
 @app.command()
-def logs(words: Numbered) -> None:
-    """Print the logs of a trial's attempts.
-
-    Examples:
-        headrace suite logs digits-20260102-030405-0a1b2c3d 7
-        headrace suite logs 7
-    """
-    record, numbers = _suite_and_numbers(words)
-    if len(numbers) != 1:
-        raise UserError("Exactly one trial is needed", "Example: headrace suite logs 7.")
-    row = open_ledger().trial(record.run_id, *numbers)
-    folder = RunFolder(Path(record.folder)).trial(*numbers)
-    for attempt in range(1, row.attempts + 1):
-        for file in sorted(folder.attempt(attempt).logs.glob("*.log")):
-            for line in file.read_text(errors="replace").splitlines():
-                typer.echo(f"{attempt} {file.stem} | {line}")
-
-
-@app.command()
 def pause(suite: OneSuite = None) -> None:
     """Start no more trials; running ones continue.
 
     Examples:
         headrace suite pause digits-20260102-030405-0a1b2c3d
     """
-    _ask(_suite(suite), "pause", "start no more trials")
+    _ask(one_suite(suite), "pause", "start no more trials")
 
 
 @app.command()
@@ -141,7 +122,7 @@ def resume(
         headrace suite resume digits-20260102-030405-0a1b2c3d
         headrace suite resume digits-20260102-030405-0a1b2c3d --limit 4
     """
-    record = _suite(suite)
+    record = one_suite(suite)
     if limit is not None:
         ask(record, "limit", details=f"to {limit}", limit=limit)
     _ask(record, "resume", "start trials")
@@ -215,7 +196,7 @@ def add(
         headrace suite add seed=4 --priority 1
     """
     is_named = "=" not in words[0]
-    record = _suite(words[0] if is_named else None)
+    record = one_suite(words[0] if is_named else None)
     count = ask_for_more(record, words[1:] if is_named else words, priority)
     _tell(record, f"add {count} {'trial' if count == 1 else 'trials'}")
 
@@ -240,11 +221,7 @@ def _suite_and_numbers(words: Sequence[str] | None) -> tuple[RunRecord, list[int
     named = given.pop(0) if given and not given[0].isdecimal() else None
     if wrong := [word for word in given if not word.isdecimal()]:
         raise UserError(f"'{wrong[0]}' is not a trial's number", "List them: headrace suite show.")
-    return _suite(named), [int(word) for word in given]
-
-
-def _suite(run_id: str | None) -> RunRecord:
-    return only_suite() if run_id is None else find_suite(run_id)
+    return one_suite(named), [int(word) for word in given]
 
 
 def _ask(

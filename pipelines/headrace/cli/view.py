@@ -190,10 +190,11 @@ def _places(view: RunDetails) -> Iterator[tuple[str, str]]:
         ("best", "train", "best_checkpoint"),
         ("report", "evaluate", "report"),
         ("report", "probe", "report"),
+        ("report", "train", "report"),
     ):
         value = outputs.get(step, {}).get(key)
         yield title, value if isinstance(value, str) else ""
-    if outputs.keys() & {"train", "suite"} and "pack" not in outputs:
+    if view.own_data:
         yield "dataset", "none: the training reads its own data"
     yield from (("changed", each) for each in view.changed)
     yield from (("image", f"{image} ({digest})") for image, digest in view.images.items())

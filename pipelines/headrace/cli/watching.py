@@ -22,7 +22,7 @@ from headrace.informing import inform
 from headrace.ledger.ledger import open_ledger
 from headrace.status.run_details import RunDetails, run_details
 from headrace.status.step import StepView
-from headrace.status.suite import SuiteView, suite_view
+from headrace.status.suite import SuiteView, suite_views
 
 REFRESH_S = 0.5
 """Time between two updates."""
@@ -134,7 +134,7 @@ def _begun_suite(view: RunDetails) -> SuiteView | None:
     """Return the suite of a run whose trials have begun; else None."""
     has_ended = view.kind == "suite" and view.state.is_final
     if has_ended or any(step.name == "suite" and step.state for step in view.steps):
-        return suite_view(open_ledger().run(view.run_id))
+        return suite_views([open_ledger().run(view.run_id)])[0]
     return None
 
 

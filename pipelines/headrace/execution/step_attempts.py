@@ -20,6 +20,7 @@ from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord
+from headrace.runs.names import named
 from headrace.runs.planned_steps import PlannedStep, roles_after, step_of, steps_of
 from headrace.runs.resolve import check_packed
 from headrace.runs.runs import Run, outputs_of
@@ -189,18 +190,7 @@ def _explained(run: Run, ticket: RunningAttempt, result: StepResult | None) -> S
 
 def record_outcome(run_id: str, step: str, attempt: int, result: StepResult) -> None:
     """Write the end of an attempt to the ledger."""
-    failure = result.failure
-    open_ledger().set_attempt(
-        run_id,
-        step,
-        attempt,
-        state=result.state,
-        failure_class=failure.failure_class if failure else None,
-        message=failure.message if failure else None,
-        started_at=result.started_at,
-        finished_at=result.finished_at,
-        outputs=result.outputs,
-    )
+    open_ledger().set_attempt(run_id, step, attempt, **result.columns)
 
 
 def write_off(lease: LeaseFolder, row: AttemptRecord) -> None:
@@ -288,5 +278,5 @@ def _inputs(run: Run, planned: PlannedStep) -> dict[str, JsonValue]:
         return {"nodes": run.recipe.train.nodes, "options": request.options}
     if not request.of:
         return planned.inputs(outputs_of(run.run_id))
-    watched = {"watched": open_ledger().run(request.of).folder} if request.watch else {}
+    watched = {"watched": str(named(request.of).folder.path)} if request.watch else {}
     return {**planned.inputs(outputs_of(request.of)), **watched}

@@ -12,6 +12,7 @@ from headrace.errors import LedgerError
 from headrace.files.atomic import write_text
 from headrace.informing import inform
 from headrace.ledger.ledger import open_ledger
+from headrace.runs.names import named
 from headrace.runs.owners import owner_is_gone
 from headrace.runs.planning import ENFORCED_EVERY_S, note_prediction, planner
 from headrace.runs.refresh_usage import refresh_usage
@@ -72,10 +73,11 @@ def tolerating_ledger_errors(tick: Tick) -> Tick:
 
 def mark_enough(run: Run) -> None:
     """Leave or remove the mark that no more checkpoints come: a run may be resumed."""
-    watched = open_ledger().run(run.request.of)
-    trained = open_ledger().latest_attempt(watched.run_id, "train")
+    found = named(run.request.of)
+    trained = open_ledger().latest_attempt(found.name, "train")
     has_trained = trained is not None and trained.state is StepState.SUCCEEDED
-    if has_trained or watched.state.is_final or owner_is_gone(watched.owner):
-        write_text(run.folder.enough, watched.run_id)
+    has_ended = (found.trial or found.record).state.is_final
+    if has_trained or has_ended or owner_is_gone(found.record.owner):
+        write_text(run.folder.enough, found.name)
     else:
         run.folder.enough.unlink(missing_ok=True)

@@ -168,6 +168,8 @@ class RunFolder(Folder):
     """Of a probe: its results."""
     report = Entry("report")
     """Folder of the evaluation report."""
+    report_file = Entry("report/report.html")
+    """The report of a suite or of a run's evaluation, one HTML file."""
     predicted = Entry("predicted")
     """Folder of the predictions of an evaluation whose lease ended, for the next one."""
     enough = Entry("enough")
@@ -200,7 +202,7 @@ class RunFolder(Folder):
 class TrialFolder(RunFolder):
     """One trial of a suite: a run's folder, with its own recipe and checkpoints."""
 
-    def attempt(self, number: int) -> StepFolder:
+    def step(self, number: int) -> StepFolder:
         """Return the folder of an attempt at the trial, by its number from 1."""
         return StepFolder(self.path / "attempts" / f"{number:03d}")
 

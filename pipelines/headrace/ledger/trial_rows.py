@@ -155,12 +155,13 @@ class TrialRows(LedgerPart):
         first = (by if name == order else by.desc()).nulls_last()
         return self._all(query.order_by(first, TrialRecord.number).limit(limit))
 
-    def best_trial(self, run_id: str, mode: str) -> TrialRecord | None:
-        """Return the best trial that succeeded with a value, by the first objective; or None."""
+    def best_trial(self, run_id: str, *modes: str) -> TrialRecord | None:
+        """Return the best trial that succeeded with a value; None unless there is one objective."""
         rows = _PRICED.filter_by(run_id=run_id, state=StepState.SUCCEEDED, pruned=False)
         value = TrialRecord.objective
-        order = (value if mode == "min" else value.desc(), TrialRecord.number)
-        return self._first(rows.where(value.is_not(None)).order_by(*order).limit(1))
+        order = (value if modes == ("min",) else value.desc(), TrialRecord.number)
+        best = rows.where(value.is_not(None)).order_by(*order).limit(1)
+        return self._first(best) if len(modes) == 1 else None
 
     def trials_numbered(self, run_id: str, numbers: Iterable[int]) -> dict[int, TrialRecord]:
         """Return trials of a suite by their numbers; unknown numbers are absent."""
@@ -185,7 +186,7 @@ class TrialRows(LedgerPart):
         found = self._first(_PRICED.filter_by(run_id=run_id, number=number))
         if found is None:
             raise UnknownNameError(
-                f"The ledger has no trial {number} of suite '{run_id}'",
-                f"List its trials with `headrace suite show {run_id}`.",
+                f"Suite {run_id} has no trial {number}",
+                f"List its trials: headrace suite show {run_id}.",
             )
         return found

@@ -30,6 +30,7 @@ from headrace.recipe.unix_accounts import other_account
 from headrace.runs.audit import START, Actor, check_access, note, noting_refusals
 from headrace.runs.code_snapshot import allowing_copy, with_snapshot
 from headrace.runs.code_state import containers_of
+from headrace.runs.names import named
 from headrace.runs.planned_steps import KINDS
 from headrace.runs.provenance import write_provenance
 from headrace.runs.resolve import check_evaluated, of_run, resolve
@@ -83,11 +84,11 @@ def _checked(request: RunRequest, loaded: Recipe) -> tuple[Recipe, Site, Mapping
     site = load_site(request.site, user)
     check_user(site, Actor.of(request.owner, request.user).user)
     if request.of:
-        evaluated = open_ledger().run(request.of)
-        check_files(evaluated)
-        folder = RunFolder(Path(evaluated.folder))
+        evaluated = named(request.of)
+        check_files(evaluated.record)
+        folder = RunFolder(Path(evaluated.record.folder))
         site = allowing_copy(site, folder, is_from_terminal=is_from_terminal)
-        loaded = of_run(loaded, folder, watch=request.watch)
+        loaded = of_run(loaded, evaluated.folder, watch=request.watch)
     if request.rehearses:
         loaded, site = rehearsal(loaded, site)
     recipe, site = resolve(loaded, site, request.kind, is_from_terminal=is_from_terminal)

@@ -8,20 +8,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
-from headrace.errors import ManifestError, StepError, UnknownNameError
+from headrace.errors import ManifestError, StepError
 from headrace.files.atomic import read_bytes, read_record
 from headrace.files.layout import RunFolder, StepFolder
-from headrace.ledger.ledger import open_ledger
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.objects.store import is_remote
 from headrace.recipe.difference import essence, flattened
 from headrace.recipe.recipe import Recipe
 from headrace.record import Figures, Record
 from headrace.runs.code_state import UNKNOWN, CodeSnapshot, code_state
+from headrace.runs.names import named
 from headrace.runs.planned_steps import run_metrics
 from headrace.runs.provenance import Provenance, read_provenance
 from headrace.runs.runs import check_files, edited, outputs_of, run_of_folder
-from headrace.runs.trials import note_trials
 from headrace.steps.history import facts_of_all, read_usage
 from headrace.steps.mailbox import StepResult
 
@@ -68,19 +67,20 @@ def origin(name: str) -> Origin:
     """Return the origin of a run, or of a trial by `SUITE:NUMBER`.
 
     Raises:
-        UnknownNameError: The run does not exist, or the trial has not begun.
+        UnknownNameError: The run or trial does not exist.
         UserError: Its recipe was changed by hand.
-        StepError: Its folder is gone or damaged.
+        StepError: It has not begun, or its folder is gone or damaged.
     """
-    run_id, colon, number = name.partition(":")
-    record = open_ledger().run(run_id)
+    found = named(name)
+    name, record, trial, folder = found.name, found.record, found.trial, found.folder
     check_files(record)
-    suite = RunFolder(Path(record.folder))
-    folder = _trial_folder(suite, number) if colon else suite
+    run_id, suite = record.run_id, RunFolder(Path(record.folder))
     recipe = read_record(folder.recipe, Recipe)
     if recipe is None:
-        raise StepError(f"{name} has no recipe any more: {folder.recipe} is gone")
-    trial = _trial(name, suite, int(number), recipe) if colon else None
+        what = "has no recipe any more" if trial is None or trial.attempts else "has not begun"
+        raise StepError(f"{name} {what}: {folder.recipe} does not exist")
+    if trial is not None:
+        _check_recipe(name, suite, trial, recipe)
     evaluated = run_of_folder(run_id, suite).request.of
     packed = outputs_of(evaluated or run_id).get("pack", {})
     made_with, diff = read_provenance(suite), read_bytes(suite.diff)
@@ -95,8 +95,8 @@ def origin(name: str) -> Origin:
         dataset=str(packed.get("dataset") or recipe.dataset_path or ""),
         fingerprint=str(packed.get("fingerprint", "")),
         machine=facts_of_all(row.machine for rows in read_usage(folder).values() for row in rows),
-        metrics=(trial.metrics if trial else {}) if colon else run_metrics(outputs_of(run_id)),
-        launch=_launch(suite, int(number), recipe.train.nodes or 1) if colon else {},
+        metrics=trial.metrics if trial else run_metrics(outputs_of(run_id)),
+        launch=_launch(suite, trial.number, recipe.train.nodes or 1) if trial else {},
     )
 
 
@@ -130,27 +130,14 @@ def side_by_side(origins: Sequence[Origin]) -> tuple[Beside, ...]:
     return tuple(found)
 
 
-def _trial_folder(suite: RunFolder, number: str) -> RunFolder:
-    folder = suite.trial(int(number)) if number.isdecimal() else None
-    if folder is None or read_bytes(folder.recipe) is None:
-        raise UnknownNameError(
-            f"Run {suite.run_id} has no trial '{number}' that has begun",
-            f"List its trials: headrace suite show {suite.run_id}",
-        )
-    return folder
-
-
-def _trial(name: str, suite: RunFolder, number: int, recipe: Recipe) -> TrialRecord | None:
-    """Return the row of a trial; refuse a recipe that differs from the suite's with its values."""
-    note_trials(suite)
-    row = open_ledger().trials_numbered(suite.run_id, [number]).get(number)
+def _check_recipe(name: str, suite: RunFolder, row: TrialRecord, recipe: Recipe) -> None:
+    """Refuse a trial's recipe that differs from the suite's with its values."""
     source = read_bytes(suite.source)
-    if row is not None and source is not None:
+    if source is not None:
         from headrace.suites.points import trial_recipe  # imports Optuna
 
         if essence(trial_recipe(json.loads(source), row.values)) != essence(recipe):
-            raise edited("recipe", name, suite.trial(number))
-    return row
+            raise edited("recipe", name, suite.trial(row.number))
 
 
 def _launch(suite: RunFolder, number: int, nodes: int) -> dict[str, int]:

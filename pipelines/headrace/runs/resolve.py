@@ -202,17 +202,17 @@ def _is_shared(path: Path, role: Role, site: Site) -> bool:
 
 
 def _with_init_file(recipe: Recipe) -> Recipe:
-    """Return the recipe with a file for the run in `train.init_from`: `RUN[:CHECKPOINT]`."""
+    """Return the recipe with a file for the name in `train.init_from`; see `with_model`."""
     wanted = recipe.train.init_from
     if wanted is None or "/" in wanted or wanted.startswith("~") or Path(wanted).exists():
         return recipe
     if Path(wanted).suffix in _WEIGHTS:
         return recipe
     from headrace.checkpoints.files import chosen
-    from headrace.ledger.ledger import open_ledger
+    from headrace.runs.names import with_model
 
-    run_id, _, checkpoint = wanted.partition(":")
-    path = chosen(RunFolder(Path(open_ledger().run(run_id).folder)), checkpoint)
+    found, checkpoint = with_model(wanted)
+    path = chosen(found.folder, checkpoint)
     train = recipe.train.model_copy(update={"init_from": str(path)})
     return recipe.model_copy(update={"train": train})
 
@@ -223,8 +223,8 @@ def _check_weights(recipe: Recipe, site: Site) -> None:
     if wanted is not None and not _is_there(wanted, role, site):
         raise RecipeError(
             f"train.init_from is {wanted}, which is not a file",
-            "Name a checkpoint, a .safetensors file, or a run: RUN, RUN:best, RUN:last, RUN:STEP; "
-            "`headrace runs` lists runs.",
+            "Name a checkpoint, a .safetensors file, or a run or trial: RUN, RUN:best, RUN:last, "
+            "RUN:STEP, SUITE, SUITE:NUMBER, SUITE:NUMBER:STEP; `headrace runs` lists runs.",
         )
     for file in recipe.evaluate.files if recipe.evaluate else ():
         problem = None if _is_there(file, role, site) else "the file does not exist"

@@ -23,7 +23,6 @@ from headrace.suites.records import PRUNED
 
 _MOST = 1_000_000
 _BEST = 5
-_REPORT = "report.html"
 _OF_ATTEMPTS = ("attempts", "node", "started_at", "finished_at")
 
 
@@ -112,7 +111,7 @@ def write_report(
         log_keys=sought.log_keys,
         curves=_curves(folder, rows, objectives),
     )
-    place = file or folder.report / _REPORT
+    place = file or folder.report_file
     write_text(place, render(suite_report(inputs)))
     return place
 

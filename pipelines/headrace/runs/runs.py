@@ -200,8 +200,8 @@ def packed_by(run_id: str) -> str:
 
 
 def outputs_of(run_id: str) -> dict[str, dict[str, Any]]:
-    """Return the outputs of succeeded steps, by step."""
-    attempts = open_ledger().attempts(run_id)
+    """Return the outputs of succeeded steps, by step; of a trial those of its suite."""
+    attempts = open_ledger().attempts(run_id.partition(":")[0])
     return {each.step: each.outputs for each in attempts if each.state is StepState.SUCCEEDED}
 
 

@@ -62,7 +62,7 @@ def sought_by(folder: RunFolder) -> Sought:
 
 def best_point(run_id: str, objectives: Sequence[Objective]) -> PointResult | None:
     """Return the point whose trials have the best mean; None before a trial has a value."""
-    found = points(open_ledger().trials(run_id, limit=MAX_TRIALS), objectives)
+    found = points(open_ledger().trials(run_id, limit=MAX_TRIALS), objectives, 1)
     return found[0] if found and found[0].spread else None
 
 

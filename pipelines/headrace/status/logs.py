@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.errors import UnknownNameError, nearest
-from headrace.files.layout import LeaseFolder
+from headrace.files.layout import RunFolder
 from headrace.files.sharing import open_to_read
-from headrace.ledger.ledger import open_ledger
-from headrace.ledger.rows import AttemptRecord, LeaseRecord
+from headrace.ledger.rows import AttemptRecord
 from headrace.record import Record
+from headrace.status.run import RunRows
 
 MOST_LINES = 2000
 _MOST_BYTES = 2**20
@@ -35,14 +35,12 @@ class LogPage(Record):
     """Whether these are all lines."""
 
 
-def log_files(
-    attempts: Iterable[AttemptRecord], leases: Sequence[LeaseRecord]
-) -> Iterator[tuple[AttemptRecord, Path]]:
-    """Yield the logs of attempts of a run, in their order; links are left out."""
-    folders = {row.lease_id: LeaseFolder(Path(row.folder)) for row in leases}
-    for row in attempts:
-        if row.number is not None:
-            logs = folders[row.lease_id].step(row.number).logs
+def log_files(rows: RunRows) -> Iterator[tuple[AttemptRecord, Path]]:
+    """Yield the logs of attempts of a run or trial, in their order; links are left out."""
+    folders = rows.folders()
+    for row in rows.attempts:
+        if row.key in folders:
+            logs = folders[row.key].logs
             yield from ((row, file) for file in sorted(logs.glob("*.log")) if not file.is_symlink())
 
 
@@ -52,11 +50,8 @@ def log_page(run_id: str, step: str, attempt: int, name: str, lines: int) -> Log
     Raises:
         UnknownNameError: No run, attempt or log has that name; paths are not accepted.
     """
-    ledger = open_ledger()
-    ledger.run(run_id)
-    attempts = (row for row in ledger.attempts(run_id, step) if row.attempt == attempt)
-    found = log_files(attempts, ledger.leases(run_id=run_id))
-    files = {file.stem: file for _, file in found}
+    found = log_files(RunRows.named(run_id))
+    files = {file.stem: file for row, file in found if (row.step, row.attempt) == (step, attempt)}
     if name not in files:
         what = f"Attempt {attempt} at step '{step}' of run {run_id} has no log '{name}'"
         raise UnknownNameError(what, nearest(name, files))
@@ -64,27 +59,28 @@ def log_page(run_id: str, step: str, attempt: int, name: str, lines: int) -> Log
 
 
 def report_file(run_id: str) -> Path:
-    """Return the file of a run's evaluation report, one HTML file inside the run's folder.
+    """Return the report of a run's evaluation or of a suite, one HTML file inside its folder.
 
     Raises:
-        UnknownNameError: No run has that id, or it has no report.
+        UnknownNameError: No run or trial has that name, or it has no report.
     """
-    record = open_ledger().run(run_id)
-    file = _reported(open_ledger().attempts(run_id))
-    if file is None or not file.resolve().is_relative_to(Path(record.folder).resolve()):
-        raise UnknownNameError(f"Run {run_id} has no report", "Evaluation writes it, at its end.")
+    rows = RunRows.named(run_id)
+    file = _reported(rows)
+    if file is None or not file.resolve().is_relative_to(Path(rows.run.folder).resolve()):
+        raise UnknownNameError(f"Run {run_id} has no report", "Evaluations and suites have one.")
     return file
 
 
-def report_address(run_id: str, attempts: Sequence[AttemptRecord]) -> str:
+def report_address(rows: RunRows) -> str:
     """Return the report's address, relative to the pages' address; empty without a report."""
-    return f"data/run/report?id={run_id}" if _reported(attempts) else ""
+    return f"data/run/report?id={rows.run.run_id}" if _reported(rows) else ""
 
 
-def _reported(attempts: Sequence[AttemptRecord]) -> Path | None:
-    """Return the report that the newest attempt with one names, if the file exists."""
-    named = [Path(str(row.outputs["report"])) for row in attempts if row.outputs.get("report")]
-    return next((file for file in reversed(named) if file.is_file()), None)
+def _reported(rows: RunRows) -> Path | None:
+    """Return the report that the newest attempt with one names, else its own; None without."""
+    named = [Path(str(row.outputs["report"])) for row in rows.attempts if row.outputs.get("report")]
+    files = (*reversed(named), RunFolder(Path(rows.run.folder)).report_file)
+    return next((file for file in files if file.is_file()), None)
 
 
 def _tail(file: Path, lines: int) -> LogPage:

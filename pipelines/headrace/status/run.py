@@ -6,26 +6,30 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import HeadraceError, StepError
 from headrace.files.atomic import is_there, read_bytes, read_record
-from headrace.files.layout import LeaseFolder, RunFolder
+from headrace.files.layout import LeaseFolder, RunFolder, StepFolder, TrialFolder
 from headrace.informing import inform
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
+from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.suite import Objective
 from headrace.record import Record
-from headrace.runs.costs import Cost, cost_of, has_price
+from headrace.runs.costs import HOUR_S, Cost, cost_of, has_price
+from headrace.runs.names import named
 from headrace.runs.owners import owner_is_gone, user_of
 from headrace.runs.planned_steps import run_metrics
 from headrace.runs.prediction import BETWEEN, Ahead, Prediction
 from headrace.runs.suites import Sought, best_point, sought_by
 from headrace.states import LeaseState, Removal, StepState
 from headrace.status.step import FailedAttempt, StepView, step_views
+from headrace.steps import mailbox
+from headrace.suites.analysis import REPEATS
 from headrace.suites.records import FOLD, PRUNED, SuiteSummary
 
 _MOST = 10_000
@@ -48,8 +52,8 @@ class RunTraits(Record):
     """Objectives of a suite."""
     log_keys: tuple[str, ...] = ()
     """Keys that a suite samples on a logarithmic scale."""
-    is_folded: bool = False
-    """Whether its trials are folds of a cross-validation."""
+    repeats: frozenset[str] = frozenset()
+    """Keys in which trials of one point differ: those of seeds and of folds."""
 
 
 class MainMetric(Record):
@@ -132,6 +136,8 @@ class RunView(Record):
     is_orphan: bool = False
     """Whether it is abandoned: its process, on this machine, has ended before the run."""
     trials: Trials | None = None
+    paused: bool = False
+    """Whether it is a suite that starts no more trials at present."""
     own_data: bool = False
     """Whether it has no dataset, so that nothing is packed or staged."""
     damage: str = ""
@@ -161,6 +167,23 @@ class RunRows:
     machines: Sequence[MachineRecord]
     trials: Mapping[StepState, int]
     """Trials of a suite by state."""
+    trial: TrialRecord | None = None
+    """The trial, if this is one."""
+
+    @classmethod
+    def named(cls, name: str | None) -> RunRows:
+        """Return the rows of a run, or of a trial as a run of one step in its suite's leases."""
+        found = named(name)
+        trial, (rows,) = found.trial, cls.of([found.record])
+        if trial is None:
+            return rows
+        run = replace(
+            found.record, run_id=found.name, folder=str(found.folder.path), state=trial.state,
+            created_at=trial.started_at or trial.created_at, finished_at=trial.finished_at,
+            outputs={"train": {"metrics": trial.metrics}},
+        )  # fmt: skip
+        attempts = [_attempt(run, trial, at) for at in range(1, trial.attempts + 1)]
+        return replace(rows, run=run, attempts=attempts, machines=(), trials={}, trial=trial)
 
     @classmethod
     def of(cls, records: Sequence[RunRecord]) -> tuple[RunRows, ...]:
@@ -181,20 +204,43 @@ class RunRows:
 
     def steps(self, *, whole: bool) -> tuple[StepView, ...]:
         """Return the steps that have begun; see `step_views`."""
-        folders = {row.lease_id: LeaseFolder(Path(row.folder)) for row in self.leases}
-        return step_views(self.attempts, folders, whole=whole)
+        return step_views(self.attempts, self.folders(), whole=whole)
+
+    def folders(self) -> dict[str, StepFolder]:
+        """Return the folders of submitted attempts, by their keys."""
+        places: dict[str, LeaseFolder | TrialFolder] = {"": TrialFolder(Path(self.run.folder))}
+        places |= {row.lease_id: LeaseFolder(Path(row.folder)) for row in self.leases}
+        submitted = ((row, row.number) for row in self.attempts if row.number is not None)
+        return {row.key: places[row.lease_id].step(number) for row, number in submitted}
 
     def cost(self, now: float) -> Cost | None:
         """Return what its machines have cost; None if nothing records it."""
+        if self.trial is not None and self.trial.usd is not None:
+            used = open_ledger().usage(self.trial.run_id, trial=self.trial.number)
+            hours = sum(row.node_s for row in used) / HOUR_S
+            return Cost(usd=self.trial.usd, hours=hours, unpriced=0, estimated=0, lines=())
         machines = [row for row in self.machines if has_price(row)]
         roles = {lease.lease_id: lease.role for lease in self.leases}
         return cost_of(machines, now, roles) if machines else None
 
 
+def _attempt(run: RunRecord, trial: TrialRecord, number: int) -> AttemptRecord:
+    """Return an attempt at a trial as one at training, by its result; without one it is lost."""
+    folder, is_last = TrialFolder(Path(run.folder)).step(number), number == trial.attempts
+    result = mailbox.outcome(folder)
+    if result is None and (trial.state.is_final or not is_last):
+        result = mailbox.lost(folder, trial.message if is_last else "", trial.finished_at)
+    return AttemptRecord(
+        run_id=run.run_id, step="train", attempt=number, kind="trial", lease_id="", number=number,
+        key=f"{run.run_id}/{number}", created_at=run.created_at,
+        **(result.columns if result else {"state": trial.state, "started_at": trial.started_at}),
+    )  # fmt: skip
+
+
 def run_views(records: Sequence[RunRecord]) -> tuple[RunView, ...]:
     """Return the state of runs; files are read only of those that have not ended."""
     now = time.time()
-    views = [_view(rows, now) for rows in RunRows.of(records)]
+    views = [view_of(rows, now) for rows in RunRows.of(records)]
     best = {each.run_id: each.trials.best for each in views if each.trials and each.trials.best}
     of_trials = open_ledger().metrics_of_trials(best)
     return tuple(
@@ -203,14 +249,15 @@ def run_views(records: Sequence[RunRecord]) -> tuple[RunView, ...]:
     )
 
 
-def _view(rows: RunRows, now: float) -> RunView:
+def view_of(rows: RunRows, now: float) -> RunView:
+    """Return the state of a run or trial by its rows, and its files unless it has ended."""
     row = by_ledger(rows, now)
     if row.state.is_final:
         return row
     try:
         steps = rows.steps(whole=False)
         updates = under_way(row, steps)
-        if not row.is_orphan and steps:
+        if steps and not row.is_orphan and not row.paused:
             with suppress(StepError):  # the run's page shows the error
                 ahead = ahead_of(RunFolder(Path(row.folder)), steps)
                 updates["eta_s"] = ahead.eta_s if ahead else None
@@ -228,7 +275,7 @@ def by_ledger(rows: RunRows, now: float) -> RunView:
     metric = _best(record, traits, summary) if summary else main_metric(record)
     return RunView(
         run_id=record.run_id,
-        kind="rehearsal" if record.kind == "rehearsal" else traits.kind,
+        kind="trial" if rows.trial else "rehearsal" if record.kind == "rehearsal" else traits.kind,
         recipe=record.recipe_name,
         site=record.site_name,
         user=record.user or _user(record.folder, record.owner),
@@ -247,6 +294,7 @@ def by_ledger(rows: RunRows, now: float) -> RunView:
         failure=FailedAttempt.model_validate(failed) if failed else None,
         is_orphan=not record.state.is_final and owner_is_gone(record.owner),
         trials=_trials(traits, summary, rows.trials),
+        paused=summary is not None and summary.paused and not record.state.is_final,
         own_data=traits.own_data,
         damage=damage,
     )
@@ -259,7 +307,7 @@ def under_way(row: RunView, steps: Sequence[StepView]) -> dict[str, object]:
     now = steps[-1]
     updates: dict[str, object] = {
         "progress": now.progress,
-        "step_eta_s": None if row.is_orphan else now.eta_s,
+        "step_eta_s": None if row.is_orphan or row.paused else now.eta_s,
     }
     if row.trials is not None and row.trials.total:
         if now.name == "suite":
@@ -320,11 +368,14 @@ def _user(path: str, owner: str) -> str:
 @lru_cache(maxsize=_MOST)
 def _traits(path: str) -> RunTraits:
     folder = RunFolder(Path(path))
-    request, recipe = _json(folder.request), _json(folder.recipe)
+    recipe = _json(folder.recipe)
+    request = _json(folder.request) if is_there(folder.request) else {}  # a trial has none
     trainer, suite = (_part(recipe.get(name)) for name in ("trainer", "suite"))
     monitor = trainer.get("monitor")
     kind = "suite" if is_there(folder.source) else request.get("kind")
     sought = sought_by(folder) if kind == "suite" else Sought()
+    seeds, grid = suite.get("seeds") not in (None, 1), _part(suite.get("grid"))
+    repeated = {"seed": seeds, FOLD: suite.get("folds"), **grid}
     return RunTraits(
         kind=kind if isinstance(kind, str) else "train",
         monitor=monitor if isinstance(monitor, str) else None,
@@ -332,7 +383,7 @@ def _traits(path: str) -> RunTraits:
         own_data=kind in ("train", "suite") and "dataset" in recipe and recipe["dataset"] is None,
         objectives=sought.objectives,
         log_keys=sought.log_keys,
-        is_folded=suite.get("folds") is True or FOLD in _part(suite.get("grid")),
+        repeats=frozenset(key for key in REPEATS if repeated[key]),
     )
 
 
@@ -393,13 +444,15 @@ def _trials(
         return None
     if summary is None:
         return Trials.of(0, {state.value: count for state, count in entered.items()}, None)
-    return Trials.of(summary.total, summary.counts, None if traits.is_folded else summary.best)
+    return Trials.of(
+        summary.total, summary.counts, None if FOLD in traits.repeats else summary.best
+    )
 
 
 def _best(record: RunRecord, traits: RunTraits, summary: SuiteSummary) -> MainMetric | None:
     """Return the best trial's value; of a cross-validation, by one more query, the folds' mean."""
     name = traits.objectives[0].metric if traits.objectives else ""
-    if traits.is_folded:
+    if FOLD in traits.repeats:
         point = best_point(record.run_id, traits.objectives)
         if point is None or point.spread is None:
             return None

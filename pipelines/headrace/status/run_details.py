@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from headrace.clusters.lease_files import LeaseFiles, QueueWait
 from headrace.errors import StepError
+from headrace.files.layout import RunFolder
 from headrace.informing import LeftOutSum, failures_of
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord
@@ -62,22 +64,22 @@ class RunDetails(RunView):
 
 
 def run_details(run_id: str) -> RunDetails:
-    """Return the current state of a run, as far as its files can be read.
+    """Return the current state of a run or trial, as far as its files can be read.
 
     Raises:
-        UnknownNameError: No run has that id.
+        UnknownNameError: No run or trial has that name.
     """
     with open_ledger().snapshot():
-        (rows,) = RunRows.of([open_ledger().run(run_id)])
-        return details_of(rows)
+        return details_of(RunRows.named(run_id))
 
 
 def details_of(rows: RunRows) -> RunDetails:
     """Return the current state of a run, given its rows of the ledger."""
-    leases, begun = rows.leases, rows.steps(whole=True)
+    leases, begun, folder = rows.leases, rows.steps(whole=True), RunFolder(Path(rows.run.folder))
     row = by_ledger(rows, time.time())
     if not row.state.is_final:
         row = row.model_copy(update=under_way(row, begun))
+    trains = any(each.name == "train" and each.state is StepState.RUNNING for each in begun)
     shown = next((each for each in leases if each.state.is_active and each.dashboard_url), None)
     known = RunDetails(
         **dict(row),
@@ -85,26 +87,27 @@ def details_of(rows: RunRows) -> RunDetails:
         dashboard_lease=shown.lease_id if shown else "",
         has_lease=any(each.state.is_active for each in leases),
         steps=begun,
+        use=newest_use(folder) if trains else NodeLoad(),
+        traces=traces_of(folder),
     )
+    if rows.trial is not None:
+        return known
     try:
         run = open_run(row.run_id)
     except StepError as error:
         return known.model_copy(update={"damage": f"{error.what} {error.hint}"})
     planned, by_name = steps_of(run.recipe, run.request.kind), {step.name: step for step in begun}
     steps = tuple(by_name.get(each.name, StepView(name=each.name, state=None)) for each in planned)
-    trains = any(each.name == "train" and each.state is StepState.RUNNING for each in steps)
     details: dict[str, object] = {
         "steps": steps,
-        "use": newest_use(run.folder) if trains else NodeLoad(),
         "asked": () if owner_process(run.request.owner) is None else run.request.words,
         "informing": failures_of(run.folder),
         "changed": tuple(each.words for each in run.request.resumed),
-        "traces": traces_of(run.folder),
         "images": read_provenance(run.folder).images,
     }
     known = known.model_copy(update=details)
     try:
-        ahead = ahead_of(run.folder, steps, goes_on=known.goes_on)
+        ahead = ahead_of(run.folder, steps, goes_on=known.goes_on and not known.paused)
         eta = {"ahead": ahead, "eta_s": ahead.eta_s if ahead else None}
         known = known.model_copy(update=eta)
         waits = _waits(run, planned, known, leases) if known.goes_on else {}

@@ -11,8 +11,8 @@ from typing import Literal
 
 from headrace.checkpoints.files import best_of
 from headrace.files.layout import RunFolder
-from headrace.ledger.ledger import open_ledger
 from headrace.record import Record
+from headrace.runs.names import named
 from headrace.runs.origin import Beside, origin, side_by_side
 from headrace.status.logs import LogName, log_files, report_address
 from headrace.status.run import RunRows, run_views, traits_of
@@ -107,12 +107,13 @@ class RunPage(RunDetails):
 
 
 def run_page(run_id: str, *, can_act: bool) -> RunPage:
-    """Return all that is known of a run now.
+    """Return all that is known of a run or trial now.
 
     Raises:
-        UnknownNameError: No run has that id.
+        UnknownNameError: No run or trial has that name.
     """
-    (rows,) = RunRows.of([open_ledger().run(run_id)])
+    rows = RunRows.named(run_id)
+    run_id = rows.run.run_id
     traits, folder = traits_of(rows.run), RunFolder(Path(rows.run.folder))
     history = read_history(folder)
     last = next(
@@ -133,9 +134,9 @@ def run_page(run_id: str, *, can_act: bool) -> RunPage:
         checkpoints=checkpoints_of(folder),
         logs=tuple(
             LogName(step=row.step, attempt=row.attempt, name=file.stem)
-            for row, file in log_files(rows.attempts, rows.leases)
+            for row, file in log_files(rows)
         ),
-        report=report_address(run_id, rows.attempts),
+        report=report_address(rows),
         acts=acts_of(run_id),
         rerun=f"headrace rerun {run_id}",
     )
@@ -182,7 +183,9 @@ def curves_page(names: Iterable[str]) -> CurvesPage:
     Raises:
         UnknownNameError: No run has that id.
     """
-    return CurvesPage(runs=tuple(curves_of(name, read_history(_folder(name))) for name in names))
+    return CurvesPage(
+        runs=tuple(curves_of(name, read_history(named(name).folder)) for name in names)
+    )
 
 
 def compare_page(names: Sequence[str]) -> ComparePage:
@@ -191,20 +194,13 @@ def compare_page(names: Sequence[str]) -> ComparePage:
     A suite is compared by its best trial.
 
     Raises:
-        UnknownNameError: No run has that id, or the trial has not begun.
+        UnknownNameError: The run or trial does not exist.
         StepError: A folder is gone or damaged.
     """
-    ledger, runs = open_ledger(), [name for name in names if ":" not in name]
-    rows = run_views([ledger.run(name) for name in runs])
+    rows = run_views([named(name).record for name in names if ":" not in name])
     best = {row.run_id: row.trials.best for row in rows if row.trials and row.trials.best}
     shown = [f"{name}:{best[name]}" if name in best else name for name in names]
     return ComparePage(names=tuple(shown), rows=side_by_side([*map(origin, shown)]))
-
-
-def _folder(name: str) -> RunFolder:
-    run_id, _, number = name.partition(":")
-    folder = RunFolder(Path(open_ledger().run(run_id).folder))
-    return folder.trial(int(number)) if number.isdecimal() else folder
 
 
 def curves_of(run_id: str, history: History) -> RunCurves:

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ConfigDict, JsonValue, computed_field
 
 from headrace.errors import StepError
-from headrace.files.layout import LeaseFolder
+from headrace.files.layout import StepFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord
 from headrace.record import Record
@@ -136,26 +136,26 @@ def _left(seconds: float) -> str:
 
 
 def step_views(
-    attempts: Sequence[AttemptRecord], leases: Mapping[str, LeaseFolder], *, whole: bool = True
+    attempts: Sequence[AttemptRecord], folders: Mapping[str, StepFolder], *, whole: bool = True
 ) -> tuple[StepView, ...]:
     """Return the steps that have begun, in the order in which their newest attempts were requested.
 
     Args:
         attempts: All of a run, in the order of their requests.
-        leases: Folders of its leases, by id.
+        folders: Folders of the submitted ones, by key.
         whole: Read files also of steps that have ended.
     """
     newest = {row.step: row for row in attempts}.values()
     return tuple(
-        _step(row, attempts, leases[row.lease_id] if whole or not row.state.is_final else None)
-        for row in newest
+        _step(row, attempts, folders if whole or not row.state.is_final else None) for row in newest
     )
 
 
 def attempt_views(run_id: str, attempts: Sequence[AttemptRecord]) -> tuple[AttemptView, ...]:
     """Return attempts at the steps of a run, in the order of their requests."""
-    used = open_ledger().usage(run_id, trial=0)
-    nodes = {(row.step, row.attempt): row.node for row in used}
+    run_id, _, trial = run_id.partition(":")
+    used = open_ledger().usage(run_id, trial=int(trial or 0))
+    nodes = {("train" if trial else row.step, row.attempt): row.node for row in used}
     views = map(AttemptView.model_validate, attempts)
     return tuple(
         view.model_copy(update={"node": nodes.get((view.step, view.attempt), "")}) for view in views
@@ -182,10 +182,10 @@ def took_s_of(row: AttemptRecord) -> float | None:
 
 
 def _step(
-    row: AttemptRecord, attempts: Sequence[AttemptRecord], lease: LeaseFolder | None
+    row: AttemptRecord, attempts: Sequence[AttemptRecord], folders: Mapping[str, StepFolder] | None
 ) -> StepView:
-    """Return a step by its newest attempt, all of its run and, given the lease, its files."""
-    updates = {} if lease is None else _by_files(row, lease)
+    """Return a step by its newest attempt, all of its run and, given the folders, its files."""
+    updates = {} if folders is None else _by_files(row, folders.get(row.key))
     if updates.get("state", row.state) is not StepState.SUCCEEDED:
         updates |= _failures(each for each in attempts if each.step == row.step)
     return StepView(
@@ -198,9 +198,8 @@ def _step(
     ).model_copy(update=updates)
 
 
-def _by_files(row: AttemptRecord, lease: LeaseFolder) -> dict[str, object]:
+def _by_files(row: AttemptRecord, folder: StepFolder | None) -> dict[str, object]:
     """Return what the files of an attempt add: fields of `StepView` by name."""
-    folder = None if row.number is None else lease.step(row.number)
     status, result, damage = None, None, ""
     try:
         status = mailbox.status(folder) if folder else None

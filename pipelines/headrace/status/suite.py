@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -22,7 +23,7 @@ from headrace.states import StepState
 from headrace.status.logs import report_address
 from headrace.status.run import RunRows, RunView, Trials, by_ledger, traits_of
 from headrace.status.run_list import ActView, acts_of
-from headrace.suites.analysis import PointResult
+from headrace.suites.analysis import PointResult, points
 from headrace.suites.records import FOLD, PRUNED, RunningTrial, SuiteSummary
 
 _MOST_CHANGED = 2000
@@ -30,6 +31,7 @@ _MOST_CHANGED = 2000
 _MOST_LETTERS = 300
 _MOST_RUNS = 10_000
 _MOST_NAMED = 10
+_MOST_POINTS = 20
 _OF_ROWS = (
     *("number", "name", "objective", "started_at", "finished_at", "attempts", "node", "usd"),
     "energy_wh",
@@ -40,7 +42,6 @@ class SuiteView(RunView):
     """State of a suite; its objective's best value is `metric`, its trials by state `trials`."""
 
     trials: Trials
-    paused: bool = False
     objectives: tuple[Objective, ...] = ()
     log_keys: tuple[str, ...] = ()
     """Keys that are sampled, and drawn, on a logarithmic scale."""
@@ -63,6 +64,8 @@ class SuitePage(SuiteView):
     report: str
     """The report's address, relative to the pages' address; empty without a report."""
     acts: tuple[ActView, ...]
+    points: tuple[PointResult, ...]
+    """The best points, if some have several seeds or folds; else empty."""
     can_act: bool
     """Whether this user may act on it."""
 
@@ -124,19 +127,19 @@ def find_suite(run_id: str | None) -> RunRecord:
     return record
 
 
-def only_suite() -> RunRecord:
-    """Return the suite for a command without an id: the only running one, or the only one.
+def one_suite(run_id: str | None) -> RunRecord:
+    """Return the suite with an id; without one the only running one, or the only one.
 
     Raises:
-        UnknownNameError: No suite exists.
+        UnknownNameError: No suite exists, or no run has that id.
         UserError: There are several.
     """
-    found = tuple(suites(_MOST_NAMED))
+    found = () if run_id else tuple(suites(_MOST_NAMED))
     meant = [row for row in found if not row.state.is_final] or found
     if len(meant) > 1:
         named = ", ".join(row.run_id for row in meant)
         raise UserError(f"There are several suites: {named}", "Name one of them.")
-    return find_suite(meant[0].run_id if meant else None)
+    return find_suite(meant[0].run_id if meant else run_id)
 
 
 def suite_views(records: Sequence[RunRecord]) -> tuple[SuiteView, ...]:
@@ -146,12 +149,6 @@ def suite_views(records: Sequence[RunRecord]) -> tuple[SuiteView, ...]:
     return tuple(map(_view, RunRows.of(records)))
 
 
-def suite_view(record: RunRecord) -> SuiteView:
-    """Return the current state of a suite."""
-    (view,) = suite_views([record])
-    return view
-
-
 def suite_page(run_id: str, *, can_act: bool) -> SuitePage:
     """Return all current data of a suite except its trials.
 
@@ -159,15 +156,21 @@ def suite_page(run_id: str, *, can_act: bool) -> SuitePage:
         UnknownNameError: No run has that id.
         UserError: The run is not a suite.
     """
-    record = find_suite(run_id)
-    (view,) = map(_view, RunRows.of([record]))
+    (rows,) = RunRows.of([find_suite(run_id)])
+    view, read_bytes = _view(rows), open_ledger().journal_read(run_id)
     return SuitePage(
         **dict(view),
         now=time.time(),
         acts=acts_of(run_id),
-        report=report_address(run_id, open_ledger().attempts(run_id)),
+        points=_points(run_id, read_bytes, view.objectives) if traits_of(rows.run).repeats else (),
+        report=report_address(rows),
         can_act=can_act,
     )
+
+
+@lru_cache(maxsize=20)
+def _points(run_id: str, _read_bytes: int, by: tuple[Objective, ...]) -> tuple[PointResult, ...]:
+    return points(open_ledger().trials(run_id, limit=MAX_TRIALS), by, _MOST_POINTS)
 
 
 def trials_page(run_id: str, since: int = 0) -> TrialsPage:
@@ -214,7 +217,8 @@ def _view(rows: RunRows) -> SuiteView:
     except StepError as error:
         damage = error.what
     traits, goes_on = traits_of(record), not record.state.is_final
-    best, point = _best_trial(record.run_id, traits.objectives), None
+    modes, point = [each.mode for each in traits.objectives], None
+    best = open_ledger().best_trial(record.run_id, *modes)
     if best is not None and FOLD in best.values:
         best, point = None, best_point(record.run_id, traits.objectives)
     number = best.number if best else None
@@ -225,7 +229,6 @@ def _view(rows: RunRows) -> SuiteView:
     }
     return SuiteView(
         **{**dict(by_ledger(rows, time.time())), **updates},
-        paused=summary.paused and goes_on,
         objectives=traits.objectives,
         log_keys=traits.log_keys,
         best=number,
@@ -243,10 +246,3 @@ def _counts(entered: Mapping[StepState, int], summary: SuiteSummary) -> dict[str
     done = StepState.SUCCEEDED.value
     pruned = min(summary.counts.get(PRUNED, 0), counts.get(done, 0))
     return counts | {PRUNED: pruned, done: counts[done] - pruned} if pruned else counts
-
-
-def _best_trial(run_id: str, objectives: Sequence[Objective]) -> TrialRecord | None:
-    """Return the best complete trial; None without a single objective, or without a value."""
-    if len(objectives) != 1:
-        return None
-    return open_ledger().best_trial(run_id, objectives[0].mode)

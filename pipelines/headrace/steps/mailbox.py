@@ -28,6 +28,7 @@ from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.record import Figures, Record
 from headrace.states import FailureClass, StepState
 
+_COLUMNS = ("state", "failure_class", "message", "started_at", "finished_at", "outputs")
 _LOCK_TIMEOUT_S = 60.0
 _FAULTS = (
     signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGXCPU,
@@ -122,6 +123,12 @@ class StepResult(Record):
     finished_at: float
     usage: AttemptUsage | None = None
     """Usage of its machines; null if not measured."""
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Values of the attempt's row in the ledger, by column."""
+        values = {**dict(self), **dict(self.failure or ())}
+        return {name: values[name] for name in _COLUMNS if name in values}
 
 
 class DriverExit(Record):

@@ -34,7 +34,11 @@ LEAST_FOR_IMPORTANCE = 10
 REPEATS = ("seed", FOLD)
 """Keys in which trials of one point differ."""
 
-_CONFIDENCE = 0.95
+INTERVAL = "values, or 95 % of the mean"
+"""Title of `interval_words`."""
+
+_LEAST_FOR_INTERVAL = 10
+_BOOTSTRAP = {"method": "percentile", "n_resamples": 1000, "batch": 100, "random_state": 0}
 _MOST_VALUES = 20
 _FEW_VALUES = 5
 _MANY = 100
@@ -50,8 +54,10 @@ class Spread(Figures):
     mean: float
     std: float | None = None
     """Of the sample (divided by `count - 1`); null for one value."""
+    values: tuple[float, ...] = ()
+    """The values in order, if they are too few for an interval."""
     low: float | None = None
-    """Lower bound of the 95 % confidence interval of the mean, by Student's t; null for one."""
+    """Lower bound of the 95 % bootstrap interval of the mean, within the values; null for few."""
     high: float | None = None
     """Upper bound."""
 
@@ -106,7 +112,7 @@ class Results(Figures):
     points: tuple[PointResult, ...] = ()
     """Points, the best mean first; points with missing trials come last."""
     marginals: dict[str, tuple[Marginal, ...]] = {}
-    """By key that varies except the fold, in order of its values."""
+    """By key that varies except seed and fold, in order of its values."""
 
 
 def results_of(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) -> Results:
@@ -129,9 +135,10 @@ def spread_words(found: Spread | None, digits: int = 4) -> str:
 
 
 def interval_words(found: Spread | None, digits: int = 4) -> str:
-    """Return the confidence interval of the mean: `0.119 to 0.127`; empty for one value."""
+    """Return the interval of the mean, `0.119 to 0.127`; of few values all, empty for one."""
     if found is None or found.low is None or found.high is None:
-        return ""
+        values = found.values if found is not None and found.count > 1 else ()
+        return ", ".join(f"{value:.{digits}g}" for value in values)
     return f"{found.low:.{digits}g} to {found.high:.{digits}g}"
 
 
@@ -154,19 +161,25 @@ def varying(rows: Iterable[TrialRecord]) -> tuple[str, ...]:
     return tuple(key for key in keys if len({written(row.values.get(key)) for row in rows}) > 1)
 
 
-def spread(values: Sequence[float]) -> Spread:
-    """Return mean, deviation and confidence interval of at least one value.
+def varied(rows: Iterable[TrialRecord]) -> list[str]:
+    """Return the keys whose values differ between points: seeds and folds only repeat them."""
+    return [key for key in varying(rows) if key not in REPEATS]
 
-    Source: NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.5.2 (Student's t).
+
+def spread(values: Sequence[float]) -> Spread:
+    """Return mean and deviation of at least one value, and their interval from ten values on.
+
+    Of fewer values the bootstrap is too narrow: https://doi.org/10.1080/00031305.2015.1089789, 4.1.
     """
     mean, count = statistics.fmean(values), len(values)
-    if count == 1:
-        return Spread(count=1, mean=mean)
-    from scipy.special import stdtrit
+    std = statistics.stdev(values, mean) if count > 1 else None
+    if count < _LEAST_FOR_INTERVAL:
+        return Spread(count=count, mean=mean, std=std, values=tuple(sorted(values)))
+    import numpy as np
+    from scipy.stats import bootstrap
 
-    std = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-    half = float(stdtrit(count - 1, (1 + _CONFIDENCE) / 2)) * std / math.sqrt(count)
-    return Spread(count=count, mean=mean, std=std, low=mean - half, high=mean + half)
+    low, high = bootstrap((np.array(values),), np.mean, **_BOOTSTRAP).confidence_interval
+    return Spread(count=count, mean=mean, std=std, low=float(low), high=float(high))
 
 
 def are_folds(rows: Iterable[TrialRecord]) -> bool:
@@ -209,30 +222,34 @@ def front(ended: Sequence[TrialRecord], objectives: Sequence[Objective]) -> tupl
     return tuple(sorted(kept))
 
 
-def points(rows: Iterable[TrialRecord], objectives: Sequence[Objective]) -> tuple[PointResult, ...]:
-    """Return trials by point, the best mean of the first objective first."""
+def points(
+    rows: Iterable[TrialRecord], objectives: Sequence[Objective], limit: int | None = None
+) -> tuple[PointResult, ...]:
+    """Return trials by point, the best mean of the first objective first, at most `limit`."""
     grouped: defaultdict[int, list[TrialRecord]] = defaultdict(list)
     for row in rows:
         grouped[row.group].append(row)
-    found = [_point(group, each) for group, each in grouped.items()]
     sign = _sign(objectives[0]) if objectives else 1
-    return tuple(sorted(found, key=lambda point: _rank(point, sign)))
+
+    def rank(group: int) -> tuple[bool, float, int]:
+        values = [_first(row) for row in finished(grouped[group])]
+        mean = sign * statistics.fmean(values) if values else math.inf
+        return len(values) < len(grouped[group]), mean, group
+
+    return tuple(_point(group, grouped[group]) for group in sorted(grouped, key=rank)[:limit])
 
 
 def marginals(
     ended: Sequence[TrialRecord], objectives: Sequence[Objective] = ()
 ) -> dict[str, tuple[Marginal, ...]]:
-    """Return the first objective by the values of each key that varies, except the fold.
+    """Return the first objective by the values of each key that varies, except seed and fold.
 
-    Many different numbers of a key are grouped to ranges of equally many trials; such seeds are
-    left out.
+    Many different numbers of a key are grouped to ranges of equally many trials.
     """
     found: dict[str, tuple[Marginal, ...]] = {}
     best_quarter = ranked(ended, objectives)[: math.ceil(len(ended) / 4)] if objectives else ()
     top = {row.number for row in best_quarter}
-    for key in varying(ended):
-        if key == FOLD:
-            continue
+    for key in varied(ended):
         rows = [row for row in ended if key in row.values]
         by_value: defaultdict[str, list[float]] = defaultdict(list)
         for row in rows:
@@ -240,9 +257,8 @@ def marginals(
         numbers = numbers_of([row.values[key] for row in rows])
         most = min(_MOST_VALUES, max(_FEW_VALUES, len(rows) // 2))
         if len(by_value) > most and numbers:
-            if key not in REPEATS:
-                ordered = sorted(zip(numbers, rows, strict=True), key=lambda pair: pair[0])
-                found[key] = _in_parts(ordered, top)
+            ordered = sorted(zip(numbers, rows, strict=True), key=lambda pair: pair[0])
+            found[key] = _in_parts(ordered, top)
             continue
         marginals = [
             Marginal(value=json.loads(text), spread=spread(values))
@@ -277,9 +293,7 @@ def importance_of(rows: Iterable[TrialRecord], objectives: Sequence[Objective] =
     ended = finished(rows)
     if len(ended) > _MOST_IN_STUDY:
         ended = random.Random(0).sample(ended, _MOST_IN_STUDY)
-    keys = [
-        key for key in varying(ended) if key != FOLD and all(key in row.values for row in ended)
-    ]
+    keys = [key for key in varied(ended) if all(key in row.values for row in ended)]
     if len(ended) < LEAST_FOR_IMPORTANCE:
         return Importance(why_not=f"it needs {LEAST_FOR_IMPORTANCE} ended trials, not {len(ended)}")
     if len(keys) < 2:
@@ -391,11 +405,6 @@ def _point(group: int, rows: Sequence[TrialRecord]) -> PointResult:
         missing=len(rows) - len(ended),
         folds={fold: spread(folds[fold]) for fold in sorted(folds)},
     )
-
-
-def _rank(point: PointResult, sign: int) -> tuple[bool, bool, float, int]:
-    mean = math.inf if point.spread is None else sign * point.spread.mean
-    return point.spread is None, point.missing > 0, mean, point.group
 
 
 def _order(value: JsonValue) -> tuple[bool, float, str]:

@@ -303,7 +303,7 @@ class Driver:
         suite_state = self.suite_state
         total, is_paused = self._source.total, self._controls.is_paused
         left = partial(self._order.left, suite_state, self._glances.done, total)
-        eta = inform(self._run, "time left", left, Eta)
+        eta = None if is_paused else inform(self._run, "time left", left, Eta)
         now = summary(suite_state, self._glances, total, eta, is_paused=is_paused)
         inform(self._run, "summary", partial(write_record, self._run.summary, now))
         done = suite_state.num_ended + sum(

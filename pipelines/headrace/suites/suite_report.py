@@ -14,6 +14,7 @@ from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.suite import Objective
 from headrace.report.html import ACCENT, Card, Report, Table, columns, figure, png
 from headrace.suites.analysis import (
+    INTERVAL,
     Results,
     are_folds,
     finished,
@@ -24,10 +25,10 @@ from headrace.suites.analysis import (
     results_of,
     spread_words,
     study_of,
+    varied,
     varying,
 )
 from headrace.suites.names import short_keys, written
-from headrace.suites.records import FOLD
 
 Curves = Mapping[str, Sequence[tuple[float, float]]]
 """Steps and values, by what is drawn."""
@@ -94,7 +95,7 @@ def _figures(
 
     ended = _drawn_of(ended, objectives[0])
     metric, sought = objectives[0].metric, objectives[:_MOST_OBJECTIVES]
-    keys = [key for key in varying(ended) if key != FOLD]
+    keys = varied(ended)
     by_end = sorted(ended, key=lambda row: row.finished_at or 0.0)
     study = study_of(by_end, [each.mode for each in sought], keys, log_keys)
     first: dict[str, Any] = {"target_name": metric}
@@ -258,7 +259,7 @@ def _points(found: Results) -> Table:
     heads = (
         *columns("Point"),
         *columns("Trials", f"{metric}, mean ± standard deviation", kind="number"),
-        *columns("95 % interval of the mean"),
+        *columns(INTERVAL),
     )
     title = "Points: folds and seeds together"
     return Table(title=title, columns=heads, rows=rows, shown=_SHOWN)
@@ -288,7 +289,7 @@ def _marginals(found: Results, why_not: str) -> Table:
         *columns("Key", kind="path"),
         *columns("Value"),
         *columns("Trials", "Mean ± standard deviation", kind="number"),
-        *columns("95 % interval of the mean"),
+        *columns(INTERVAL),
     )
     title = "Means by the value of each key"
     if why_not:

@@ -100,6 +100,8 @@ class SuiteState:
     """Start of the first attempt and end of the last one, seconds since the epoch."""
     applied: int = 0
     """Number of lines of the commands that have been applied."""
+    is_cancelled: bool = False
+    """Whether all trials were cancelled at once, and no command for more followed."""
 
     @property
     def shown_best(self) -> TrialState | None:
@@ -226,7 +228,7 @@ class Controls:
         cancelled: set[int] = set()
         priorities: dict[int, float] = {}
         for line, control in self._new():
-            self._set(control)
+            self._set(control, suite_state)
             if line <= suite_state.applied:
                 continue
             named = control.numbers or suite_state.rows
@@ -250,11 +252,14 @@ class Controls:
         )
         return [*(Added(trial=trial) for trial in trials), applied]
 
-    def _set(self, control: Control) -> None:
+    def _set(self, control: Control, suite_state: SuiteState) -> None:
         if control.what in ("pause", "resume"):
             self.is_paused = control.what == "pause"
         elif control.what == "limit":
             self.limit = control.limit
+        elif control.what in ("cancel", "retry", "add"):
+            is_all = suite_state.is_cancelled or not control.numbers
+            suite_state.is_cancelled = control.what == "cancel" and is_all
 
     def _new(self) -> Iterator[tuple[int, Control]]:
         """Yield commands with their line numbers; malformed lines are left out."""

@@ -89,9 +89,12 @@ def run_suite(context: StepContext, source: PointSource, work: Work) -> dict[str
 
 
 def _outputs(suite_state: SuiteState) -> dict[str, Any]:
+    """Return the outputs; raise if all were cancelled at once, none is left, or none succeeded."""
     counts = {state: count for state, count in suite_state.counts.items() if count}
-    if counts.keys() == {StepState.CANCELLED.value}:
-        raise StepCancelledError(f"All {len(suite_state.rows)} trials were cancelled")
+    num_cancelled = counts.get(StepState.CANCELLED.value, 0)
+    if num_cancelled and (suite_state.is_cancelled or len(counts) == 1):
+        what = f"{num_cancelled} of {len(suite_state.rows)} trials were cancelled"
+        raise StepCancelledError(what, "Have them run: headrace suite retry, headrace resume.")
     if suite_state.rows and not counts.keys() - _USELESS:
         raise SuiteFailedError(
             f"All {suite_state.num_failed} trials have failed; {suite_state.commonest_failure}",
@@ -117,7 +120,7 @@ def run_trial(job: TrialJob, fleet: NodeCalls | None = None) -> StepResult:
         The result, also of a failure. Its outputs are `metrics` of training and evaluation, other
         outputs of these steps such as `checkpoint` and `report`, and `pruned` if a pruner ended it.
     """
-    folder = RunFolder(Path(job.run_folder)).trial(job.trial.number).attempt(job.attempt)
+    folder = RunFolder(Path(job.run_folder)).trial(job.trial.number).step(job.attempt)
     existing = read_record(folder.result, StepResult)
     if existing is not None:
         return existing

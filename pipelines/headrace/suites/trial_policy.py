@@ -169,7 +169,7 @@ def _is_over(row: TrialState, entry: Ended, limit_s: float | None) -> bool:
 
 def folder_of(run: RunFolder, row: TrialState) -> StepFolder:
     """Return the folder of a trial's newest attempt."""
-    return run.trial(row.trial.number).attempt(row.attempts)
+    return run.trial(row.trial.number).step(row.attempts)
 
 
 def left_by(folder: StepFolder, how: str) -> StepResult:

@@ -16,9 +16,9 @@ from urllib.parse import quote
 import pytest
 
 from headrace.errors import StepError
-from headrace.ledger.ledger import open_ledger
 from headrace.states import StepState
 from headrace.status.logs import log_files
+from headrace.status.run import RunRows
 from headrace_airflow.assets import dataset_asset, model_asset
 from support import job_processes
 from support.airflow_service import (
@@ -339,6 +339,6 @@ def _at_once(service: AirflowService, number: int) -> list[str]:
 
 def _driver_logs(service: AirflowService, run_id: str) -> str:
     with service.settings():
-        attempts, leases = open_ledger().attempts(run_id), open_ledger().leases(run_id=run_id)
-        found = [file for _, file in log_files(attempts, leases) if file.stem == "driver"]
+        logs = log_files(RunRows.named(run_id))
+        found = [file for _, file in logs if file.stem == "driver"]
     return "".join(file.read_text() for file in found)

@@ -71,7 +71,7 @@ class Suite:
         )
 
     def step(self, number: int, attempt: int = 1) -> Any:
-        return self.run.trial(number).attempt(attempt)
+        return self.run.trial(number).step(attempt)
 
 
 @pytest.fixture
@@ -270,10 +270,10 @@ def test_a_function_is_called_in_a_process_of_its_own(
     trace = results["raise"].failure.trace.splitlines()
     assert "objectives.py" in trace[1]
     assert trace[-1] == "ValueError: no root of 0.5"
-    status = mailbox.status(run.trial(names.index("raise") + 1).attempt(1))
+    status = mailbox.status(run.trial(names.index("raise") + 1).step(1))
     assert status.state is StepState.FAILED
     number = names.index("well") + 1
-    assert mailbox.status(run.trial(number).attempt(1)).metrics["loss"] == 0.5  # as it reported
+    assert mailbox.status(run.trial(number).step(1)).metrics["loss"] == 0.5  # as it reported
 
     well = results["well"]
     assert well.outputs["metrics"] == {"value": 0.25, "torch": 0.0, "seed": 7.0}

@@ -162,8 +162,9 @@ def test_a_run_with_a_damaged_file_is_shown_as_far_as_it_is_known(run: Run, name
 @pytest.mark.parametrize("name", ["run-recipe", "run-site", "run-request"])
 def test_what_needs_a_damaged_file_says_what_to_do(run: Run, name: str) -> None:
     files_of(run)[name].write_text("{")
+    assert headrace("logs").exit_code == 0
     with pytest.raises(StepError) as caught:
-        headrace("logs")
+        headrace("cancel")
     assert str(files_of(run)[name]) in caught.value.what
     assert caught.value.hint == "Start a new run."
 

@@ -176,11 +176,12 @@ def test_a_trial_is_rerun_by_the_record_of_its_suite(made: list[Run]):
     suite = make_suite()
     trial = Recipe.model_validate({**suite.recipe.model_dump(by_alias=True), "seed": 42})
     write_record(suite.folder.trial(3).recipe, trial)
+    journal(suite.folder, added(3, seed=42), started(3))
     assert told("diff", suite.run_id, f"{suite.run_id}:3") == [("recipe", "seed", "7", "42")]
     headrace("rerun", f"{suite.run_id}:3")
     assert (made[0].recipe, made[0].site) == (trial, suite.site)
     metrics = {"val_loss": 0.25, "accuracy": 0.5}
-    journal(suite.folder, added(3, seed=42), started(3), ended(3, metrics=metrics))
+    journal(suite.folder, ended(3, metrics=metrics))
     other = Recipe.model_validate({**suite.recipe.model_dump(by_alias=True), "seed": 43})
     write_record(suite.folder.trial(4).recipe, other)
     journal(suite.folder, added(4, seed=43), started(4), ended(4, metrics={"val_loss": 0.5}))
@@ -192,11 +193,11 @@ def test_a_trial_is_rerun_by_the_record_of_its_suite(made: list[Run]):
     result = StepResult(
         state=StepState.SUCCEEDED, started_at=1, finished_at=2, outputs={"world_size": 4}
     )
-    write_record(suite.folder.trial(3).attempt(2).result, result)
+    write_record(suite.folder.trial(3).step(2).result, result)
     headrace("rerun", f"{suite.run_id}:3")
     assert (made[1].recipe.train.nodes, made[1].recipe.train.ranks_per_node) == (1, 4)
     for wrong in ("5", "x", ""):
-        with pytest.raises(UnknownNameError, match=f"no trial '{wrong}' that has begun"):
+        with pytest.raises(UnknownNameError, match=f"no trial '?{wrong}"):
             headrace("rerun", f"{suite.run_id}:{wrong}")
     with pytest.raises(UnknownNameError, match="There is no run 'nothing'"):
         headrace("diff", "nothing", suite.run_id)

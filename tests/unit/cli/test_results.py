@@ -174,7 +174,6 @@ def test_the_report_is_one_file_that_needs_nothing_else(suite: Run):
         "Share of val_loss that comes from each key",
         "val_loss by model.act",
         "val_loss by model.lr",
-        "val_loss by seed",
         "val_loss of the best trials",
     ]
     assert page.count("data:image/png;base64,") == len(titles)

@@ -17,7 +17,7 @@ from headrace.runs.runs import Run
 from headrace.runs.suites import has_more_to_do, sought_by
 from headrace.runs.trials import note_trials
 from headrace.states import FailureClass, StepState
-from headrace.status.suite import suite_page, suite_view
+from headrace.status.suite import suite_page, suite_views
 from headrace.suites.records import CommandsApplied, Control, RunningTrial, SuiteSummary
 from support.command_line import headrace
 from support.ledger_rows import machine_row
@@ -94,7 +94,7 @@ def test_the_table_of_trials_fits_a_terminal_of_80_columns(suite: Run):
     console = Console(width=80, record=True, force_terminal=True, color_system=None)
     rows = open_ledger().trials(suite.run_id)
     console.print(trials_list(rows, sought_by(suite.folder).objectives))
-    view = suite_view(open_ledger().run(suite.run_id))
+    view = suite_views([open_ledger().run(suite.run_id)])[0]
     console.print(live(view))
     console.print(closing(view))
     told = console.export_text()
@@ -133,7 +133,7 @@ def test_points_are_told_by_mean_deviation_and_interval():
     )
     told = shown("show", run.run_id, "--points").splitlines()
     assert "val_loss" in told[0]
-    assert told[1].split() == ["max_epochs=1", "2", "0.5", "±", "0.14", "-0.7706", "to", "1.771"]
+    assert told[1].split() == ["max_epochs=1", "2", "0.5", "±", "0.14", "0.4,", "0.6"]
     assert told[2].split() == ["max_epochs=2", "1/2", "0.3"]
     first = json.loads(shown("show", run.run_id, "--points", "--json"))[0]
     assert (first["values"], first["numbers"]) == ({"trainer.max_epochs": 1}, [1, 2])
@@ -214,7 +214,6 @@ def test_an_added_point_has_the_seeds_of_the_suite_unless_it_names_one():
         (("retry", "4"), "Trial 4 is running, not failed"),
         (("cancel", "x"), "'x' is not a trial's number"),
         (("prioritize",), "A trial's number is missing"),
-        (("logs", "1", "2"), "Exactly one trial is needed"),
     ],
 )
 def test_what_cannot_be_asked_of_a_trial_is_refused(suite: Run, words: tuple[str, ...], why: str):
@@ -256,14 +255,14 @@ def test_without_suites_there_is_nothing_to_show():
 
 def test_logs_of_a_trial_are_those_of_all_its_attempts(suite: Run):
     for attempt, text in ((1, "first\nsecond\n"), (2, "third\n")):
-        file = suite.folder.trial(3).attempt(attempt).logs / "rank-0.log"
+        file = suite.folder.trial(3).step(attempt).logs / "rank-0.log"
         file.parent.mkdir(parents=True)
         file.write_text(text)
-    told = shown("logs", suite.run_id, "3").splitlines()
-    assert told == ["1 rank-0 | first", "1 rank-0 | second", "2 rank-0 | third"]
-    assert shown("logs", suite.run_id, "1") == ""
+    told = headrace("logs", f"{suite.run_id}:3").stdout.splitlines()
+    assert told == ["train/1 rank-0 | first", "train/1 rank-0 | second", "train/2 rank-0 | third"]
+    assert headrace("logs", f"{suite.run_id}:1").stdout == ""
     with pytest.raises(UnknownNameError, match="no trial 9"):
-        shown("logs", suite.run_id, "9")
+        headrace("logs", f"{suite.run_id}:9")
 
 
 def test_watch_tells_changes_and_stays_until_the_end(suite: Run):
@@ -326,7 +325,6 @@ def test_the_only_suite_need_not_be_named() -> None:
         ("pause", ()), ("resume", ()), ("cancel", (1, 2)), ("cancel", ()), ("prioritize", (2,)),
         ("add", ()),
     ]  # fmt: skip
-    assert headrace("suite", "logs", "1").output == ""
     assert not ended.folder.controls.exists()
     end_run(suite, StepState.FAILED, "a test")
     for run in (ended, suite):  # none goes on: both may be meant

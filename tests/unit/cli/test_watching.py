@@ -14,7 +14,7 @@ from headrace.cli.watching import EVERY_S, Watching, telling
 from headrace.ledger.ledger import open_ledger
 from headrace.states import StepState
 from headrace.status.step import StepView
-from headrace.status.suite import suite_view
+from headrace.status.suite import suite_views
 from support.suite_journal import added, ended, journal, make_suite, started
 
 WHY = "Rank 1 died\n  and more"
@@ -82,10 +82,10 @@ def test_how_a_suite_has_ended_is_told_though_its_trials_ended_before_it() -> No
     journal(suite.folder, added(1), started(1), ended(1, 0.5))
     console = Console(file=io.StringIO(), width=80)
     shown = Watching(suite.run_id, console)
-    shown.count(suite_view(open_ledger().run(suite.run_id)))
+    shown.count(suite_views([open_ledger().run(suite.run_id)])[0])
     record = open_ledger().finish_run(suite.run_id, StepState.SUCCEEDED, time.time(), {})
     for _ in range(2):
-        shown.count(suite_view(record))
+        shown.count(suite_views([record])[0])
     lines = console.file.getvalue().splitlines()
     assert [line.split(":")[0] for line in lines] == ["running", "succeeded"]
 

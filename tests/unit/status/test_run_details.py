@@ -28,7 +28,7 @@ from headrace.steps.history import (
 )
 from headrace.steps.mailbox import StepStatus
 from support.runs import attempt_row_of, lease_on_disk, make_run
-from support.suite_journal import make_suite
+from support.suite_journal import added, journal, make_suite
 
 
 def training(*rows: HistoryRow) -> Run:
@@ -197,6 +197,7 @@ def test_curves_of_a_run_and_a_trial_over_each_other():
     for folder, loss in ((run, 1.0), (suite.trial(3), 0.5)):
         training_file(folder).parent.mkdir(parents=True)
         append_line(training_file(folder), row(5, loss=loss).model_dump_json())
+    journal(suite, *(added(number) for number in (3, 4)))
     names = [run.run_id, f"{suite.run_id}:3", f"{suite.run_id}:4"]
     told = curves_page(names).runs
     assert [each.run_id for each in told] == names

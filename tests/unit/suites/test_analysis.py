@@ -18,6 +18,7 @@ from headrace.suites.analysis import (
     finished,
     front,
     importance_of,
+    interval_words,
     marginals,
     points,
     results_of,
@@ -62,15 +63,20 @@ def test_the_best_trial_is_one_that_went_to_its_end_with_a_number():
     assert best(ended, (*LOSS, *ACCURACY)) is None
 
 
-def test_mean_deviation_and_interval_are_those_of_the_handbook():
-    told = spread([2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0])
-    assert (told.count, told.mean) == (8, 5.0)
-    assert told.std == pytest.approx(2.13809, abs=1e-5)
-    # t(0.975, 7) is 2.36462
-    assert told.high == pytest.approx(5 + 2.36462 * 2.13809 / math.sqrt(8), abs=1e-4)
-    assert told.low == pytest.approx(10 - told.high)
+def test_few_values_are_given_themselves_and_the_interval_of_more_lies_within_them():
+    told = spread([0.9, 1.0, 0.9])
+    assert (told.count, told.values, told.low, told.high) == (3, (0.9, 0.9, 1.0), None, None)
+    assert interval_words(told) == "0.9, 0.9, 1"
     alone = spread([3.0])
-    assert (alone.mean, alone.std, alone.low, alone.high) == (3.0, None, None, None)
+    assert (alone.mean, alone.std, interval_words(alone)) == (3.0, None, "")
+    values = [1.0] * 19 + [0.0]  # by Student's t: 0.85 to 1.05
+    told = spread(values)
+    assert told.std == pytest.approx(0.22361, abs=1e-5)
+    assert told.low is not None
+    assert told.high is not None
+    assert 0.8 < told.low < told.mean < told.high <= 1.0
+    assert spread(values) == told
+    assert (spread([0.5] * 12).low, spread([0.5] * 12).high) == (0.5, 0.5)
 
 
 def test_the_front_is_that_of_the_definition():
@@ -195,7 +201,7 @@ def test_folds_are_no_contest_but_a_mean_and_each_fold_by_number():
         for at, lr in enumerate((0.5, 0.1)) for fold in (0, 1) for seed in (1, 2)
     ]  # fmt: skip
     told = results_of(both, LOSS)
-    assert (told.best, list(told.marginals)) == (None, ["lr", "seed"])
+    assert (told.best, list(told.marginals)) == (None, ["lr"])
     assert told.points[0].values == {"lr": 0.1}
     assert told.points[0].folds == {0: spread([1.1, 2.1]), 1: spread([2.1, 3.1])}
     assert points([row(1, 0.5, values={"lr": 1})], LOSS)[0].folds == {}

@@ -252,8 +252,25 @@ def test_a_suite_is_steered_while_it_runs(
 def test_a_suite_whose_trials_are_all_cancelled_is_cancelled(lease: LeaseFolder) -> None:
     context = suite_context(lease, "unwanted")
     _ask(context.run_folder, "cancel")
-    with pytest.raises(StepCancelledError, match="All 2 trials were cancelled"):
+    with pytest.raises(StepCancelledError, match="2 of 2 trials were cancelled"):
         run_suite(context, Listed({}, {}), work())
+
+
+def test_a_suite_that_is_cancelled_after_some_trials_have_succeeded_is_cancelled(
+    lease: LeaseFolder, tmp_path: Path, begin: Callable[..., Any]
+) -> None:
+    go, context = tmp_path / "go", suite_context(lease, "half")
+    points, run = [{}, {"until": str(go)}], context.run_folder
+    thread = begin(context, *points)
+    wait_until(lambda: _summary(run).counts.get("succeeded") == 1, 60, "the first to succeed")
+    _ask(run, "cancel")
+    thread.join()
+    go.touch()
+    with pytest.raises(StepCancelledError, match="1 of 2 trials were cancelled"):
+        run_suite(suite_context(lease, "half"), Listed(*points), work())
+    _ask(run, "retry")
+    outputs = run_suite(suite_context(lease, "half"), Listed(*points), work())
+    assert outputs["counts"] == {"succeeded": 2}
 
 
 def test_a_trial_on_two_nodes_runs_when_both_are_free(lease: LeaseFolder) -> None:

@@ -6,6 +6,9 @@ const WIDE_SPAN = 50; // an axis is logarithmic when the largest is this many ti
 const LOW_MIDDLE = 0.25; // and the median below this share of the largest
 const MOST_TICKS = 6;
 
+/** Keys that only repeat a point: no axes. */
+export const REPEATS = new Set(["seed", "data.fold"]);
+
 /** Whether ascending values span orders of magnitude. */
 export function isLogarithmic(values) {
   const [low, middle, high] = [values[0], values[Math.floor(values.length / 2)], values[values.length - 1]];
@@ -54,11 +57,12 @@ export function axisOf(rows, id, title, value, spreadByPowers = false) {
   const [low, high] = [scaled(values[0]), scaled(values[values.length - 1])];
   const share = (number) => (scaled(number) - low) / (high - low);
   const ticks = values.length <= MOST_TICKS ? values : (isLog ? powers : roundNumbers)(values[0], values[values.length - 1]);
+  const isWhole = values.every(Number.isInteger);
   return {
-    id, title, value, isLog, names: null,
+    id, title, value, isLog, isWhole, names: null,
     place: (row) => (known(value(row)) ? share(value(row)) : NaN),
     at: (where) => (isLog ? Math.exp(low + where * (high - low)) : low + where * (high - low)),
-    ticks: ticks.map((each) => [share(each), each]),
+    ticks: (isWhole ? ticks.filter(Number.isInteger) : ticks).map((each) => [share(each), each]),
   };
 }
 
@@ -67,7 +71,7 @@ function ofNames(id, title, value, names) {
   const share = (at) => (at + 0.5) / names.length;
   const every = Math.ceil(names.length / (2 * MOST_TICKS));
   return {
-    id, title, value, isLog: false, names,
+    id, title, value, isLog: false, isWhole: false, names,
     place: (row) => (known(value(row)) ? share(index.get(String(value(row))) + spread(row.number)) : NaN),
     at: (where) => names[Math.min(names.length - 1, Math.max(0, Math.floor(where * names.length)))],
     ticks: names.map((name, at) => [share(at), name]).filter((_each, at) => at % every === 0),

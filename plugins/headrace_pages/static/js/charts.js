@@ -4,6 +4,7 @@ import { useEffect, useMemo, useRef, useState } from "../vendor/hooks.mjs";
 import { known, number } from "./format.js";
 import { html } from "./ui.js";
 
+const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5];
 const HEIGHT_PX = 200;
 const COLOURS = 8;
 const FEW = 40; // up to this number of points, points of a line are also drawn as dots
@@ -64,7 +65,7 @@ function rangeOf(low, high, { isLogX, xNames }) {
   return isLogX ? [low / by, high * by] : [low - by, high + by];
 }
 
-function options({ lines, isLog, isLogX, xNames, width, sync, onIndex, onZoom }) {
+function options({ lines, isLog, isLogX, isWholeX, xNames, width, sync, onIndex, onZoom }) {
   const names = (_u, splits) => splits.map((split) => clipped(xNames[split] ?? ""));
   return {
     width,
@@ -81,7 +82,7 @@ function options({ lines, isLog, isLogX, xNames, width, sync, onIndex, onZoom })
       y: { distr: isLog ? 3 : 1 },
     },
     axes: [
-      axis({ size: 28, space: 60, incrs: xNames ? [1, 2, 5, 10, 20, 50] : undefined, values: xNames ? names : (_u, it) => it.map(short) }),
+      axis({ size: 28, space: 60, incrs: xNames || isWholeX ? WHOLE : undefined, values: xNames ? names : (_u, it) => it.map(short) }),
       axis({ size: 56, space: 34, values: (_u, it) => it.map(short) }),
     ],
     series: [{}, ...lines.map(series)],
@@ -133,7 +134,7 @@ function Legend({ lines, data, index, xTitle, xNames }) {
  * `lines`: `{label, x: [...], y: [value or null, ...], only?: "points" | "steps", note?(index)}`, x upwards.
  * `xNames`: x are indices of these names. `sync`: charts of the same word share their pointer.
  */
-export function Chart({ title, lines, xTitle = "step", xNames = null, isLogX = false, sync = "" }) {
+export function Chart({ title, lines, xTitle = "step", xNames = null, isLogX = false, isWholeX = false, sync = "" }) {
   const place = useRef(null);
   const plot = useRef(null);
   const isZoomed = useRef(false);
@@ -148,7 +149,7 @@ export function Chart({ title, lines, xTitle = "step", xNames = null, isLogX = f
   useEffect(() => {
     const node = place.current;
     isZoomed.current = false;
-    const given = { lines, isLog: isLog && canLog, isLogX, xNames, width: node.clientWidth, sync, onIndex: setIndex, onZoom };
+    const given = { lines, isLog: isLog && canLog, isLogX, isWholeX, xNames, width: node.clientWidth, sync, onIndex: setIndex, onZoom };
     plot.current = new uPlot(options(given), data, node);
     const watcher = new ResizeObserver(() => plot.current.setSize({ width: node.clientWidth, height: HEIGHT_PX }));
     const redraw = () => plot.current.redraw();

@@ -1,14 +1,15 @@
 // Parallel coordinates: a line for each trial over all varied keys, to its objective; axes can be brushed.
 
 import { useEffect, useMemo, useRef, useState } from "../vendor/hooks.mjs";
-import { axisOf } from "./axes.js";
+import { axisOf, REPEATS } from "./axes.js";
 import { count, known, number } from "./format.js";
 import { shortNames } from "./trials.js";
 import { html, Section } from "./ui.js";
 
 const HEIGHT_PX = 260;
 const [TOP_PX, FOOT_PX] = [10, 34]; // below the axes there is room for trials without a value
-const EDGE = 0.06; // of the width, left and right of the outer axes
+const EDGE_PX = 48; // left and right of the outer axes
+const [LETTER_PX, LEAST_PX] = [7.5, 92]; // room of an axis for its name
 const MOST_AXES = 12;
 const HUES = 16;
 const TOGETHER = 40; // lines per stroke
@@ -23,7 +24,7 @@ const clamp = (share) => Math.min(1, Math.max(0, share));
 function layout({ rows, keys }, objective, logKeys) {
   const ended = rows.filter((row) => known(row.objective) || FAILED.has(row.state));
   const names = shortNames(keys);
-  const varied = keys.map((key) => axisOf(ended, key, names[key], (row) => row.values[key], logKeys.includes(key))).filter(Boolean);
+  const varied = keys.filter((key) => !REPEATS.has(key)).map((key) => axisOf(ended, key, names[key], (row) => row.values[key], logKeys.includes(key))).filter(Boolean);
   const sought = axisOf(ended, "objective", objective?.metric ?? "objective", (row) => row.objective);
   if (!sought || !varied.length) return null;
   const better = objective?.mode === "max" ? -1 : 1; // the best are drawn last, over the others
@@ -45,7 +46,7 @@ const isWithin = (axes, brushes) => (row) =>
     return !brush || (place >= brush[0] && place <= brush[1]);
   });
 
-const across = (at, axes, width) => width * (EDGE + (1 - 2 * EDGE) * (at / (axes.length - 1)));
+const across = (at, axes, width) => EDGE_PX + (width - 2 * EDGE_PX) * (at / (axes.length - 1));
 
 /** Stroke the lines of some trials, by their places in `drawn`. */
 function stroke(context, { axes, drawn, heights }, chosen, width, colour) {
@@ -83,7 +84,7 @@ function draw(canvas, plan, within, width) {
   const [best, worst, bad] = ["--series-0", "--series-1", "--bad"].map(styleOf);
   const ranked = Math.max(1, plan.drawn.length - failed);
   const hues = Array.from({ length: HUES }, (_each, at) => `color-mix(in oklab, ${best} ${Math.round((100 * at) / (HUES - 1))}%, ${worst})`);
-  stroke(context, plan, chosen, width, (trial, row) => (known(row.objective) ? hues[Math.min(HUES - 1, Math.floor((HUES * (trial - failed)) / ranked))] : bad));
+  stroke(context, plan, chosen, width, (trial, row) => (known(row.objective) ? hues[Math.round((HUES - 1) * (ranked > 1 ? (trial - failed) / (ranked - 1) : 1))] : bad));
 }
 
 /** Lines, few enough to label all of them. */
@@ -129,8 +130,8 @@ function Axis({ axis, left, brush, onBrush }) {
     onBrush(next);
   };
   const within = brush ? `${shown(axis.at(low))} to ${shown(axis.at(high))}` : "all";
-  return html`<div class="axis" style=${{ left: `${100 * left}%` }}>
-    <span class="name ellipsis" title=${axis.title}>${axis.title}</span>
+  return html`<div class="axis" style=${{ left }}>
+    <span class="name" title=${axis.title}>${axis.title}</span>
     <div class="brush-place" role="slider" tabindex="0" aria-orientation="vertical" aria-label=${`Part of ${axis.title}`} aria-valuemin="0" aria-valuemax="100"
       aria-valuenow=${Math.round(50 * (low + high))} aria-valuetext=${within} title=${brush ? within : undefined}
       onPointerDown=${onPointerDown} onPointerMove=${onPointerMove} onPointerUp=${onPointerUp} onPointerCancel=${onPointerUp} onKeyDown=${onKeyDown}>
@@ -170,9 +171,10 @@ export function Parallel({ data, objective, logKeys, onChoose }) {
   const brush = (id) => (part) => setBrushes(({ [id]: _before, ...others }) => (part ? { ...others, [id]: part } : others));
   const failed = plan.drawn.filter((row) => !known(row.objective)).length;
   const aside = html`${within && html`<button type="button" class="plain" onClick=${() => setBrushes({})}>Show all</button>`}`;
-  const left = (at) => across(at, plan.axes, 1);
+  const room = Math.max(LEAST_PX, ...plan.axes.map((axis) => axis.title.length * LETTER_PX + 16));
+  const left = (at) => `calc(${across(at, plan.axes, 0)}px + ${(100 * at) / (plan.axes.length - 1)}%)`;
   return html`<${Section} title="Trials by varied keys" aside=${aside}>
-    <div class="parallel-box" tabindex="0" role="region" aria-label="Trials by varied keys"><div class="parallel" style=${{ minWidth: `${plan.axes.length * 92}px` }}>
+    <div class="parallel-box" tabindex="0" role="region" aria-label="Trials by varied keys"><div class="parallel" style=${{ minWidth: `${plan.axes.length * room}px` }}>
       <canvas ref=${canvas} role="img" aria-label="A line a trial; the table of trials has the same in numbers"></canvas>
       ${plan.axes.map((axis, at) => html`<${Axis} key=${axis.id} axis=${axis} left=${left(at)} brush=${brushes[axis.id]} onBrush=${brush(axis.id)} />`)}
     </div></div>

@@ -83,13 +83,19 @@ const traceColumns = [
   { id: "open", title: "Opened by", wide: true, cell: (row) => html`<span class="code">${row.opened_by}</span> <${Copy} text=${row.opened_by} what="the command" />` },
 ];
 
+function Cancel({ run, refresh }) {
+  const [id, trial] = run.run_id.split(":");
+  const given = trial ? { address: "act/suite", body: { id, what: "cancel", trials: [Number(trial)] } } : { address: "act/cancel", body: { id } };
+  const what = trial ? "trial" : "run";
+  return html`<${Act} label=${`Cancel ${what}`} question=${`Cancel this ${what}?`} kind="danger" ...${given} onDone=${refresh}
+    detail=${trial ? "It saves a checkpoint and stops. Run it again on the suite's page." : "Its running step saves a checkpoint and stops; its machines are released. Resume it later: headrace resume."} />`;
+}
+
 const Actions = ({ run, refresh }) => html`
   ${run.dashboard_lease && html`<a href=${link("dask/", { id: run.dashboard_lease })}>Dask dashboard</a>`}
   ${run.tensorboard && html`<a href=${link("tensorboard/", { id: run.run_id })}>TensorBoard</a>`}
   <${Copy} label="Copy rerun command" kind="" text=${run.rerun} />
-  ${run.can_act && isActive(run.state) && html`<${Act} label="Cancel run" question="Cancel this run?" kind="danger" address="act/cancel"
-    body=${{ id: run.run_id }} onDone=${refresh}
-    detail="Its running step saves a checkpoint and stops; its machines are released. Resume it later: headrace resume." />`}`;
+  ${run.can_act && isActive(run.state) && html`<${Cancel} run=${run} refresh=${refresh} />`}`;
 
 const Addresses = ({ run }) => html`<p class="facts">
   <span>Folder <span class="code">${run.folder}</span> <${Copy} text=${run.folder} what="the folder" /></span>

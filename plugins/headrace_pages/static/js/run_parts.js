@@ -6,8 +6,8 @@ import { Copy, html, Section, State, Time } from "./ui.js";
 
 /** Name, state and origin of a run or suite, with buttons for actions. */
 export const Head = ({ run, now, children }) => html`<div class="title">
-  ${!asked().has("dag_run_id") && html`<p class="crumb"><a href=${link("")}>Runs</a></p>`}
-  <h1>${run.recipe}</h1>
+  ${!asked().has("dag_run_id") && html`<p class="crumb"><a href=${link("")}>Runs</a>${run.kind === "trial" && html` / <a href=${link("suite/", { id: run.run_id.split(":")[0] })}>Suite</a>`}</p>`}
+  <h1>${run.recipe}${run.kind === "trial" && `, trial ${run.run_id.split(":")[1]}`}</h1>
   <${State} of=${run.state} big />
   <div class="buttons">${children}</div>
   <p class="facts">

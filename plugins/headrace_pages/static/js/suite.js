@@ -2,13 +2,14 @@
 
 import { useMemo, useState } from "../vendor/hooks.mjs";
 import { Add } from "./add.js";
-import { axisOf, spread } from "./axes.js";
+import { axisOf, REPEATS, spread } from "./axes.js";
 import { Chart } from "./charts.js";
 import { costOf, count, duration, known, number, words } from "./format.js";
 import { asked, link, useLive } from "./live.js";
 import { Parallel } from "./parallel.js";
 import { Acts, Head, Report } from "./run_parts.js";
-import { shortNames, Trials, useTrials } from "./trials.js";
+import { Table } from "./table.js";
+import { shortNames, shown, Trials, useTrials } from "./trials.js";
 import { Act, Copy, html, isActive, Missing, Notice, Progress, Section, Stat, tone, Trouble } from "./ui.js";
 
 const ORDER = ["succeeded", "pruned", "failed", "lost", "timed_out", "preempted", "cancelled", "running", "queued"];
@@ -37,7 +38,7 @@ function Figures({ suite }) {
       : html`<${Stat} name="Best value" value=${number(suite.best_value)}>${goal}<//>
         <${Stat} name="Best trial" value=${best ?? undefined}>${suite.best_name}<//>`}
     ${isActive(suite.state)
-      ? html`<${Stat} name="Left" value=${duration(suite.eta_s)}>${known(suite.eta_error_s) ? `± ${duration(suite.eta_error_s)}` : ""}<//>`
+      ? !suite.paused && html`<${Stat} name="Left" value=${duration(suite.eta_s)}>${known(suite.eta_error_s) ? `± ${duration(suite.eta_error_s)}` : ""}<//>`
       : html`<${Stat} name="Took" value=${duration(suite.elapsed_s)} />`}
     ${suite.cost && html`<${Stat} name="Cost" value=${costOf(suite)} />`}
   </dl>`;
@@ -94,7 +95,7 @@ function marginal(rows, key, name, isLog) {
   const place = (row) => (axis.names ? axis.names.indexOf(String(row.values[key])) + spread(row.number) : row.values[key]);
   const points = sortedBy(rows.filter((row) => known(row.values[key])).map((row) => ({ x: place(row), y: row.objective, trial: row.number })));
   const line = { label: "trial", x: points.map((it) => it.x), y: points.map((it) => it.y), only: "points", note: (at) => `, trial ${points[at].trial}` };
-  return { title: name, xTitle: name, xNames: axis.names, isLogX: axis.isLog, lines: [line] };
+  return { title: name, xTitle: name, xNames: axis.names, isLogX: axis.isLog, isWholeX: axis.isWhole, lines: [line] };
 }
 
 function Found({ data, objective, logKeys }) {
@@ -103,8 +104,8 @@ function Found({ data, objective, logKeys }) {
     const rows = data.rows.filter((row) => known(row.objective));
     if (!rows.length) return [];
     const names = shortNames(data.keys);
-    const first = { title: "over trials", xTitle: "trial", lines: progressLines(rows, objective?.mode, !data.keys.includes(FOLD)) };
-    const keys = data.keys.filter((key) => key !== FOLD);
+    const first = { title: "over trials", xTitle: "trial", isWholeX: true, lines: progressLines(rows, objective?.mode, !data.keys.includes(FOLD)) };
+    const keys = data.keys.filter((key) => !REPEATS.has(key));
     return [first, ...keys.map((key) => marginal(rows, key, names[key], logKeys.includes(key))).filter(Boolean)];
   }, [data, objective?.mode]);
   if (!charts.length) return null;
@@ -112,6 +113,23 @@ function Found({ data, objective, logKeys }) {
   const aside = charts.length > shown.length && html`<button type="button" class="plain" onClick=${() => setAll(true)}>Show all ${charts.length - 1} keys</button>`;
   return html`<${Section} title=${`${objective?.metric ?? "Objective"} by what was tried`} aside=${aside}>
     <div class="charts">${shown.map((chart) => html`<${Chart} key=${chart.title} ...${chart} />`)}</div><//>`;
+}
+
+/** The interval of a mean, as `interval_words` gives it on the terminal. */
+const interval = (found) => (known(found?.low) ? `${number(found.low)} to ${number(found.high)}` : found?.count > 1 ? found.values.map(number).join(", ") : null);
+
+/** Means over the seeds and folds of each point. */
+function Points({ suite }) {
+  if (!suite.points.length) return null;
+  const names = shortNames([...new Set(suite.points.flatMap((each) => Object.keys(each.values)))]);
+  const columns = [
+    { id: "point", title: "Point", lead: true, cell: ({ values }) => Object.entries(values).map(([key, value]) => `${names[key]}=${shown(value)}`).join(", ") || "the recipe's" },
+    { id: "count", title: "Trials", numeric: true, cell: (row) => (row.missing ? `${count(row.numbers.length - row.missing)} of ${count(row.numbers.length)}` : count(row.numbers.length)) },
+    { id: "mean", title: "Mean", numeric: true, cell: ({ spread: found }) => (found ? `${number(found.mean)}${known(found.std) ? ` ± ${number(found.std)}` : ""}` : null) },
+    { id: "interval", title: "Values, or 95 % of the mean", numeric: true, cell: (row) => interval(row.spread) },
+  ];
+  return html`<${Section} title=${`${suite.objectives[0]?.metric ?? "Objective"} over seeds and folds`} flush>
+    <${Table} caption="Points, the best mean first" columns=${columns} rows=${suite.points} rowKey=${(row) => row.group} cards /><//>`;
 }
 
 /** The state of one suite. */
@@ -132,6 +150,7 @@ export function Suite({ id }) {
     <${Figures} suite=${suite} />
     <${Counts} trials=${suite.trials} />
     <${Running} suite=${suite} />
+    <${Points} suite=${suite} />
     ${trials.data && html`<${Found} data=${trials.data} objective=${objective} logKeys=${suite.log_keys} />
       <${Parallel} data=${trials.data} objective=${objective} logKeys=${suite.log_keys} onChoose=${(isWithin) => choose({ isWithin })} />`}
     <${Trials} id=${id} loaded=${trials} objective=${objective} now=${suite.now} canAct=${suite.can_act} within=${within} />

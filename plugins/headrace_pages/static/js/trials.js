@@ -12,7 +12,8 @@ const MOST_TICKED = 1000;
 const OVERLAID = 8;
 const AGAIN = new Set(["failed", "lost", "timed_out", "preempted", "cancelled"]); // states of trials that can be run again
 
-const shown = (value) => (typeof value === "number" ? number(value) : known(value) ? String(value) : null);
+/** A value as text; null if it is unknown. */
+export const shown = (value) => (typeof value === "number" ? number(value) : known(value) ? String(value) : null);
 
 /** Columns to rows: `{number, name, state, objective, …, values: {key: value}, metrics: {name: value}}`. */
 function rowsOf({ keys, metrics, columns }) {
@@ -54,11 +55,11 @@ function measured(rows, id, title, value) {
   return { id, title, numeric, value, cell: (row) => shown(value(row)) };
 }
 
-function columnsOf({ keys, metrics, rows }, objective, now) {
+function columnsOf(id, { keys, metrics, rows }, objective, now) {
   const names = shortNames(keys);
   const took = (row) => (known(row.started_at) ? (row.finished_at ?? now) - row.started_at : null);
   const all = [
-    { id: "number", title: "Trial", numeric: true, width: "70px", value: (row) => row.number, cell: (row) => html`<span class="strong" title=${row.name}>${row.number}</span>` },
+    { id: "number", title: "Trial", numeric: true, width: "70px", value: (row) => row.number, cell: (row) => html`<a class="strong" href=${link("run/", { id: `${id}:${row.number}` })} title=${row.name}>${row.number}</a>` },
     { id: "state", title: "State", width: "116px", value: (row) => row.state, cell: (row) => html`<${State} of=${row.state} />` },
     measured(rows, "objective", objective?.metric ?? "objective", (row) => row.objective),
     ...keys.map((key) => measured(rows, key, names[key], (row) => row.values[key])),
@@ -115,7 +116,7 @@ function Whole({ id, data, objective, now, canAct, within, refresh }) {
   const [ticked, setTicked] = useState(() => new Set());
   const tick = (trial) => setTicked((old) => new Set(old.has(trial) ? [...old].filter((each) => each !== trial) : [...old, trial]));
   const found = useFound(data.rows, state, text, within);
-  const known_ = useMemo(() => columnsOf(data, objective, now), [data, objective?.metric]);
+  const known_ = useMemo(() => columnsOf(id, data, objective, now), [data, objective?.metric]);
   const columns = [tickColumn(ticked, tick), ...known_];
   const sort = useSorted(found, columns, objective && !data.keys.includes("data.fold") ? (objective.mode === "max" ? "-objective" : "objective") : "number");
   const states = useMemo(() => [...new Set(data.rows.map((row) => row.state))], [data]);

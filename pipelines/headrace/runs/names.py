@@ -1,0 +1,92 @@
+"""What a name stands for: a run by its id or `latest`, a trial by `SUITE:NUMBER`."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import UnknownNameError, UserError
+from headrace.files.layout import RunFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.rows import RunRecord
+from headrace.ledger.trial_rows import TrialRecord
+from headrace.runs.suites import is_suite, sought_by
+from headrace.runs.trials import note_trials
+from headrace.suites.records import FOLD
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named:
+    """A run, or a trial of a suite."""
+
+    record: RunRecord
+    """The run; of a trial its suite."""
+    trial: TrialRecord | None = None
+
+    @property
+    def name(self) -> str:
+        """The run's id, or `SUITE:NUMBER`."""
+        return f"{self.record.run_id}:{self.trial.number}" if self.trial else self.record.run_id
+
+    @property
+    def folder(self) -> RunFolder:
+        """Its folder."""
+        run = RunFolder(Path(self.record.folder))
+        return run.trial(self.trial.number) if self.trial else run
+
+
+def named(name: str | None = None) -> Named:
+    """Return the run or trial of a name; None and `latest`: the newest run.
+
+    Raises:
+        UnknownNameError: It does not exist, or there are no runs.
+    """
+    run_id, colon, number = (name or "latest").partition(":")
+    newest = open_ledger().runs(limit=1) if run_id == "latest" else ()
+    if run_id == "latest" and not newest:
+        raise UnknownNameError("There are no runs yet", "Start one: headrace run digits")
+    record = newest[0] if newest else open_ledger().run(run_id)
+    if not colon:
+        return Named(record=record)
+    if not is_suite(record) or not re.fullmatch("[0-9]{1,9}", number):
+        what = f"Run {record.run_id} has no trial '{number}'"
+        raise UnknownNameError(what, f"Look at it: headrace status {record.run_id}")
+    note_trials(RunFolder(Path(record.folder)))
+    return Named(record=record, trial=open_ledger().trial(record.run_id, int(number)))
+
+
+def with_model(name: str, checkpoint: str = "") -> tuple[Named, str]:
+    """Return the run or trial of `RUN[:CHECKPOINT]` or `SUITE[:NUMBER[:CHECKPOINT]]`, and which.
+
+    A suite has no checkpoints of its own: without a number its best trial is meant.
+    """
+    run_id, _, last = name.partition(":")
+    found = named(run_id)
+    if is_suite(found.record):
+        number, _, rest = last.partition(":")
+        is_numbered = number.isdecimal()
+        found = named(f"{run_id}:{number}") if is_numbered else best_trial(found.record)
+        last = rest if is_numbered else last
+    if last and checkpoint:
+        raise UserError(f"'{name}' names a checkpoint already: {last}", "Leave --checkpoint out.")
+    return found, last or checkpoint
+
+
+def best_trial(suite: RunRecord) -> Named:
+    """Return the best trial of a suite by its only objective, and log which; or raise why not."""
+    folder, run_id = RunFolder(Path(suite.folder)), suite.run_id
+    note_trials(folder)
+    objectives = sought_by(folder).objectives
+    trial = open_ledger().best_trial(run_id, *(each.mode for each in objectives))
+    if trial is None or FOLD in trial.values:
+        names = ", ".join(each.metric for each in objectives) or "none"
+        needs = f"one objective ({names}), no folds, and a trial that has ended with a value"
+        hint = f"Name a trial, as {run_id}:1; headrace results {run_id} shows them."
+        raise UserError(f"Suite {run_id} has no best trial; that needs {needs}", hint)
+    value = f"{objectives[0].mode} {objectives[0].metric} {trial.objective:.5g}"
+    logger.warning("Best trial of suite %s: %d, %s, %s", run_id, trial.number, trial.name, value)
+    return Named(record=suite, trial=trial)
