@@ -143,8 +143,9 @@ class Fleet(NodeCalls):
         try:
             while True:
                 # nothing is known of an item that has not ended: with an end, no queue ahead
-                per_item_s = longest_s or (max(left_s(), 1e-9) if left_s is not no_end else 1.0)
-                rounds = int(min(_AHEAD, max(left_s(), 0) / per_item_s))
+                remaining_s = max(left_s(), 0)  # once: it falls between two calls
+                per_item_s = longest_s or (max(remaining_s, 1e-9) if left_s is not no_end else 1.0)
+                rounds = int(min(_AHEAD, remaining_s / per_item_s))
                 while num_begun < len(items) and len(running) < rounds * slots:
                     running[begin((items[num_begun],))] = num_begun
                     num_begun += 1
