@@ -23,8 +23,9 @@ from headrace.execution.check import check as checked
 from headrace.execution.execute import LeasePreview, execute, previews
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
+from headrace.ledger.run_filter import RunFilter
 from headrace.recipe.home import home
-from headrace.recipe.load import load_recipe, load_site
+from headrace.recipe.load import load_recipe, load_site, parse
 from headrace.recipe.overrides import check_size
 from headrace.runs.lifecycle import create_run
 from headrace.runs.planning import predicted
@@ -33,8 +34,8 @@ from headrace.runs.results import table_of, trials_of
 from headrace.runs.runs import outputs_of
 from headrace.runs.suites import sought_by
 from headrace.states import StepState
-from headrace.status.run import run_views
 from headrace.status.run_details import RunDetails, run_details
+from headrace.status.run_list import found_runs
 from headrace.steps.history import read_history
 from headrace.suites import values as sweep_values
 
@@ -195,22 +196,24 @@ def check(recipe: RecipeLike, site: str | Path = "laptop", **overrides: Any) -> 
     return checked(_source(recipe), _words(overrides), str(site))
 
 
-def list_runs(limit: int = 20, state: str | None = None) -> Any:
-    """Return a table of runs, the newest first, a row each.
+def list_runs(limit: int = 20, state: str | None = None, **filters: Any) -> Any:
+    """Return a table of runs, the newest first, a row each; `metrics.NAME` are its metrics.
 
     A `pandas.DataFrame`, or a `pyarrow.Table` if pandas is not installed.
 
     Args:
         limit: Most rows.
         state: State of the runs, such as `failed`; None for all.
+        **filters: As the options of `headrace runs`: `since="7d", where=["lr=0.1"], sort="f1"`.
 
     Raises:
-        UserError: The state does not exist.
+        UserError: A filter does not exist, or has no such value.
     """
     if state is not None and state not in [*StepState]:
         raise UserError(f"The state '{state}' does not exist", nearest(state, StepState))
-    states = () if state is None else (StepState(state),)
-    rows = run_views(open_ledger().runs(limit, states))
+    given = {**filters, "limit": limit, "state": () if state is None else (state,)}
+    wanted = parse(RunFilter, given, "The filter of the list")
+    rows = found_runs(wanted, with_metrics=True)
     names = (
         "run_id",
         "kind",
@@ -228,6 +231,8 @@ def list_runs(limit: int = 20, state: str | None = None) -> Any:
             "state": row.state.value,
             "metric": row.metric.name if row.metric else None,
             "value": row.metric.value if row.metric else None,
+            "overrides": " ".join(row.overrides),
+            **{f"metrics.{name}": value for name, value in row.metrics.items()},
         }
         for row in rows
     )

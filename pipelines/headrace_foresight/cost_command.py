@@ -20,12 +20,13 @@ from headrace.cli.console import (
 from headrace.cli.listing import Listing
 from headrace.errors import LedgerError, UserError, nearest
 from headrace.ledger.ledger import open_ledger
+from headrace.ledger.run_filter import first_day
 from headrace.ledger.usage_records import UsageSum
 from headrace.ledger.usage_rows import By
 from headrace.recipe.site import SitePrices
 from headrace.recipe.teams import known_sites, teams_of
 from headrace.runs.costs import run_cost
-from headrace.runs.refresh_usage import first_day, price_again, refresh_usage, unpriced, wasted
+from headrace.runs.refresh_usage import price_again, refresh_usage, unpriced, wasted
 from headrace_foresight.allowances import known_allowances
 from headrace_foresight.bill import compare
 

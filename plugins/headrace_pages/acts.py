@@ -14,12 +14,14 @@ from headrace.execution.reap import ask_to_stop, close_lease
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
+from headrace.ledger.run_filter import Marks
 from headrace.recipe.suite import MAX_TRIALS
 from headrace.recipe.untrusted_overrides import check_from_outside
 from headrace.record import Record
 from headrace.runs.audit import AIRFLOW, Actor, note
 from headrace.runs.runs import open_run
 from headrace.runs.suites import ask, ask_for_more, further_points
+from headrace.status.run_list import mark_runs
 from headrace.status.suite import find_suite
 from headrace.suites import values as sweep_values
 from headrace_pages.access import User, acts, check_acts_on
@@ -57,6 +59,12 @@ class MoreTrials(ById):
     """Whether only to count them."""
 
 
+class MarkAct(Marks):
+    """Changes of the tags, notes and stars of runs."""
+
+    ids: tuple[Annotated[str, Field(max_length=500)], ...] = Field(min_length=1, max_length=200)
+
+
 class Done(Record):
     """The request that was made."""
 
@@ -70,6 +78,15 @@ def cancel(named: ById, user: User) -> Done:
     by = _checked(user, open_ledger().run(named.id), "cancel")
     asked = ask_to_stop(open_run(named.id), by)
     return Done(done=f"Asked to stop: {', '.join(asked)}" if asked else "The run is cancelled")
+
+
+@router.post("/mark")
+def mark(act: MarkAct, user: User) -> Done:
+    """Tag, note or star runs."""
+    for run_id in act.ids:
+        by = _checked(user, open_ledger().run(run_id), "mark")
+    mark_runs(act.ids, act, by)
+    return Done(done=f"Marked {len(act.ids)} {'run' if len(act.ids) == 1 else 'runs'}")
 
 
 @router.post("/suite")

@@ -10,11 +10,12 @@ from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
+from pydantic import Field
 from starlette.types import Scope
 
 from headrace.errors import HeadraceError, StepError, UnknownNameError, UserError, shortened
 from headrace.ledger.ledger import open_ledger
-from headrace.states import StepState
+from headrace.ledger.run_filter import RunFilter
 from headrace.status.cost import By, cost_page
 from headrace.status.dataset import dataset_page, datasets_page
 from headrace.status.lease import leases_page
@@ -52,6 +53,12 @@ data = APIRouter(prefix="/data", dependencies=[reads])
 answers = Answers(within=lambda: open_ledger().snapshot())
 from_storage = Answers()
 """Answers that depend on storage, which may be slow: the other pages do not wait for it."""
+
+
+class PageFilter(RunFilter):
+    """A filter of the list of runs."""
+
+    limit: int = Field(default=200, ge=1, le=1000)
 
 
 class _Files(StaticFiles):
@@ -103,13 +110,10 @@ async def runs(
     request: Request,
     sites: VisibleSites,
     asker: Asker,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
-    states: Annotated[tuple[StepState, ...], Query(alias="state")] = (),
-    text: Annotated[str, Query(max_length=200)] = "",
+    wanted: Annotated[PageFilter, Query()],
 ) -> Response:
-    """Return the newest runs."""
-    question = partial(added.runs_with_columns, limit, states, text, sites, asker)
-    return await answers.send(request, question)
+    """Return the runs that a filter lets through."""
+    return await answers.send(request, partial(added.runs_with_columns, wanted, sites, asker))
 
 
 @data.get("/run", dependencies=[sees_runs])
@@ -167,9 +171,12 @@ async def curves(request: Request, names: Names) -> Response:
 
 
 @data.get("/compare", dependencies=[sees_runs])
-async def compare(request: Request, names: Names) -> Response:
+async def compare(
+    request: Request, names: Names, all_rows: Annotated[bool, Query(alias="all")] = False
+) -> Response:
     """Return the differences between up to twenty runs or trials."""
-    return await answers.send(request, partial(compare_page, tuple(names)))
+    question = partial(compare_page, tuple(names), all_rows=all_rows)
+    return await answers.send(request, question)
 
 
 @data.get("/suite", dependencies=[sees_runs])

@@ -33,9 +33,10 @@ _PANELS: dict[str, dict[str, tuple[str, str]]] = {
         "status": ("run_status:status", "Show a run's state: steps, progress, rate, time left."),
         "logs": ("run_status:logs", "Print the logs of a run: driver and ranks of every attempt."),
         "runs": ("run_list:app", "List runs, the newest first; `runs show` shows one."),
+        "mark": ("run_list:mark", "Tag, note or star runs."),
         "suite": ("suites:app", "Suites: list trials; pause, cancel, add some."),
         "results": ("results:results", "Show the results of a suite: best, means, importance."),
-        "diff": ("origins:diff", "Show the differences between two runs or trials."),
+        "diff": ("origins:diff", "Show the differences between runs or trials."),
         "shell": ("shell:shell", "Open a shell or Jupyter on a node of a lease."),
     },
     "Data": {

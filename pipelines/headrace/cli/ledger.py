@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import calendar
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -15,9 +13,10 @@ from headrace.cli.listing import ListColumn, tell_list
 from headrace.ledger.audit_rows import ActRecord
 from headrace.ledger.database import default_url, masked
 from headrace.ledger.ledger import Ledger, open_ledger
+from headrace.ledger.run_filter import first_day, span_of
 from headrace.ledger.usage_file import write_usage
 from headrace.runs.audit import Actor
-from headrace.runs.refresh_usage import first_day, refresh_usage
+from headrace.runs.refresh_usage import refresh_usage
 
 app = typer.Typer(
     name="ledger", help="The database of runs, leases and attempts.", no_args_is_help=True
@@ -107,14 +106,8 @@ def audit(
         headrace audit --user ada --json
         headrace audit --refused
     """
-    found = open_ledger().acts(user, run, _begin(since), limit, refused=refused)
+    found = open_ledger().acts(user, run, span_of(since)[0], limit, refused=refused)
     tell_list(found, _ACTS, "No actions.", as_json=as_json)
-
-
-def _begin(since: str) -> float:
-    """Return when a day began (UTC), in seconds since the epoch."""
-    day = first_day(since)
-    return calendar.timegm(time.strptime(f"{day}-01"[:10], "%Y-%m-%d")) if day else 0.0
 
 
 def _details(row: ActRecord) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -17,32 +18,46 @@ from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.code_state import CodeSnapshot
 from headrace.runs.lifecycle import create_run
-from headrace.runs.origin import Differing, Origin, compare, origin, today
+from headrace.runs.origin import Beside, Differing, Origin, compare, origin, today
 from headrace.runs.runs import RunRequest, run_of_folder
+from headrace.status.run_page import compare_page
 from headrace.suites.values import as_overrides
 
 Which = Annotated[str, arguments.a_run("Id of a run, or SUITE:NUMBER.")]
 
 
 def diff(
-    first: Which,
-    second: Annotated[str, arguments.a_run("The run to compare with.")],
+    names: Annotated[list[str], arguments.a_run("Ids of runs, or SUITE:NUMBER.", "RUN...")],
+    all_rows: Annotated[bool, typer.Option("--all", help="Also what is equal.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the differences between two runs or trials.
+    """Show the differences between runs or trials.
 
-    Recipe, code, images, packages, machines, data and metrics are compared. A trial of a suite is
-    identified by its number, as in SUITE:7.
+    Recipe, code, images, packages, machines, data and metrics are compared, a column for each run.
+    A trial of a suite is identified by its number, as in SUITE:7; a suite counts as its best trial.
 
     Examples:
         headrace diff digits-20260102-030405-0a1b2c3d digits-20260103-030405-4e5f6a7b
         headrace diff digits-sweep-20260102-030405-0a1b2c3d:3 digits-20260103-030405-4e5f6a7b
+        headrace diff RUN --all
     """
-    before, after = origin(first), origin(second)
-    found = compare(before, after)
-    if found and not as_json:
-        tell(f"first:  {before.name}\nsecond: {after.name}\n")
-    tell_list(found, _columns("first", "second"), "No recorded part differs.", as_json=as_json)
+    page = compare_page(names, all_rows=all_rows or len(names) == 1)
+    if as_json:
+        tell_json(page)
+        return
+    titles = [str(place) for place in range(1, len(names) + 1)]
+    for place, name in zip(titles, page.names, strict=True):
+        tell(f"{place}: {name}")
+    columns = [ListColumn("what", lambda each: f"{each.part} {each.key}")]
+    columns += [
+        ListColumn(title, partial(_value, place), is_label=True)
+        for place, title in enumerate(titles)
+    ]
+    tell_list(page.rows, columns, "No recorded part differs.", as_json=False)
+
+
+def _value(place: int, row: Beside) -> str:
+    return row.values[place] or "-"
 
 
 def rerun(

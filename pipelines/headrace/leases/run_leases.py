@@ -71,7 +71,7 @@ def _entered(run: Run, role_name: str, *, waits: bool) -> str:
         finalize(run, record)
     generation = 1 if record is None else int(record.lease_id.rsplit("-", 1)[1]) + 1
     lease_id = f"{run.run_id}-{role_name}-{generation}"
-    check_user(run.site_now, run.user)
+    check_user(run.site_now, run.requester)
     planner().check(run, role_name)
     run.secrets()
     record = recorded(run, role_name, lease_id)

@@ -20,6 +20,7 @@ from headrace.ledger.lease_slots import ACTIVE, LeaseSlots
 from headrace.ledger.machine_rows import MachineRows
 from headrace.ledger.many_runs import NEWEST_LEASES, ManyRuns
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, LedgerSummary, RunRecord, WaitRecord
+from headrace.ledger.run_facts import RunFacts
 from headrace.ledger.trial_rows import TrialRows
 from headrace.ledger.usage_rows import UsageRows
 from headrace.states import LeaseState, StepState
@@ -27,7 +28,7 @@ from headrace.states import LeaseState, StepState
 _OPEN = tuple(state for state in StepState if not state.is_final)
 
 
-class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, TrialRows, UsageRows):
+class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, RunFacts, TrialRows, UsageRows):
     """Enter, find and change rows; safe to share between threads and to use after a fork.
 
     Raises `UnknownNameError` for a row that does not exist.
@@ -101,7 +102,7 @@ class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, TrialRows, UsageRows):
         """
         if not state.is_final:
             raise LedgerError(f"A run cannot finish as '{state.value}'", "Give a final state.")
-        values = given(state=state, finished_at=finished_at, outputs=outputs)
+        values = given(state=state, finished_at=finished_at, outputs=outputs, is_indexed=False)
         change = update(RunRecord).filter_by(run_id=run_id).where(RunRecord.state.in_(_OPEN))
         with self._database.write() as session:
             session.execute(change.values(values))
@@ -116,7 +117,8 @@ class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, TrialRows, UsageRows):
         The owner may change. With `previous`, the run changes only if that is its owner: of two
         users who take over a run at once, only one does.
         """
-        values = {"finished_at": None, **given(state=StepState.RUNNING, owner=owner)}
+        running = given(state=StepState.RUNNING, owner=owner, is_indexed=False)
+        values = {"finished_at": None, **running}
         change = update(RunRecord).filter_by(run_id=run_id, **given(owner=previous))
         with self._database.write() as session:
             session.execute(change.values(values))
@@ -125,7 +127,8 @@ class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, TrialRows, UsageRows):
     def change_run(self, run_id: str, **values: str | tuple[str, ...]) -> None:
         """Enter new `site_name`, `recipe_fingerprint` and `overrides` of a run that continues."""
         with self._database.write() as session:
-            session.execute(update(RunRecord).filter_by(run_id=run_id).values(values))
+            change = update(RunRecord).filter_by(run_id=run_id)
+            session.execute(change.values(**values, is_indexed=False))
 
     def add_attempt(self, record: AttemptRecord) -> AttemptRecord:
         """Enter an attempt, unless the run has one with its step and number; return the entered.

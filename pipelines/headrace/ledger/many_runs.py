@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Text, exists, func, or_, select, type_coerce
+from sqlalchemy import Text, exists, func, select, type_coerce
 from sqlalchemy.orm import aliased
 
 from headrace.ledger.database import LedgerPart, grouped
@@ -41,7 +41,7 @@ class ManyRuns(LedgerPart):
         self,
         limit: int = 50,
         states: Collection[StepState] = (),
-        text: str = "",
+        *,
         run_ids: Collection[str] = (),
         sites: Collection[str] | None = None,
     ) -> tuple[RunRecord, ...]:
@@ -50,7 +50,6 @@ class ManyRuns(LedgerPart):
         Args:
             limit: Most runs.
             states: States that are included; empty for all.
-            text: Part of their id, recipe or site, in upper or lower case.
             run_ids: Their ids; empty for all.
             sites: Sites that are included; None for all.
         """
@@ -61,9 +60,6 @@ class ManyRuns(LedgerPart):
             query = query.where(RunRecord.run_id.in_(run_ids))
         if sites is not None:
             query = query.where(RunRecord.site_name.in_(sites))
-        if text:
-            named = (RunRecord.run_id, RunRecord.recipe_name, RunRecord.site_name)
-            query = query.where(or_(*(each.icontains(text, autoescape=True) for each in named)))
         return self._all(query.limit(limit))
 
     def attempts_of(self, run_ids: Collection[str]) -> Mapping[str, Sequence[AttemptRecord]]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index
+from sqlalchemy import BigInteger, ForeignKey, Index, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from headrace.ledger.columns import Json, LedgerRow
 from headrace.states import EndedJob, FailureClass, LeaseState, StepState
 
-REVISION = "0009"
+REVISION = "0010"
 """Revision of the schema, raised with every change of a table."""
 
 REVISION_TABLE = "headrace_schema"
@@ -40,6 +40,21 @@ class RunRecord(LedgerRow, kw_only=True):
     owner: Mapped[str] = mapped_column(default="")
     overrides: Mapped[tuple[str, ...]] = mapped_column(Json(tuple[str, ...]), default=())
     """Overrides `key=value` of the recipe."""
+    kind: Mapped[str] = mapped_column(default="", server_default="")
+    """`train`, `suite`, …, as in `RunRequest`, or `rehearsal`; empty: written by an earlier release
+    and not yet read from its folder, as are the next three."""
+    user: Mapped[str] = mapped_column(default="", server_default="")
+    """The requester, by the name of the Unix account."""
+    dataset: Mapped[str] = mapped_column(default="", server_default="")
+    """Name of its dataset; empty if it has none."""
+    seed: Mapped[int | None] = mapped_column(BigInteger, default=None)
+    tags: Mapped[tuple[str, ...]] = mapped_column(
+        Json(tuple[str, ...]), default=(), server_default="[]"
+    )
+    note: Mapped[str] = mapped_column(default="", server_default="")
+    is_starred: Mapped[bool] = mapped_column(default=False, server_default=false())
+    is_indexed: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Whether `headrace_facts` has its present overrides and metrics."""
     finished_at: Mapped[float | None] = mapped_column(default=None)
     """When it ended; null while it runs."""
     outputs: Mapped[dict[str, Any]] = mapped_column(Json(dict[str, Any]), default_factory=dict)

@@ -195,5 +195,9 @@ def recorded(run: Run, created_at: float) -> RunRecord:
         state=StepState.RUNNING,
         owner=run.request.owner,
         overrides=run.request.overrides,
+        kind="rehearsal" if run.request.rehearses else run.request.kind,
+        user=run.user,
+        dataset=run.recipe.dataset.name if run.recipe.dataset else "",
+        seed=run.recipe.seed,
         created_at=created_at,
     )

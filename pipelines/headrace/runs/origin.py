@@ -129,8 +129,11 @@ def compare(before: Origin, after: Origin) -> tuple[Differing, ...]:
     )
 
 
-def side_by_side(origins: Sequence[Origin]) -> tuple[Beside, ...]:
-    """Return all differences of several origins; an unknown version or commit is none."""
+def side_by_side(origins: Sequence[Origin], *, all_rows: bool = False) -> tuple[Beside, ...]:
+    """Return all differences of several origins; an unknown version or commit is none.
+
+    With `all_rows`, also what is equal.
+    """
     facts = [_facts(each) for each in origins]
     keys = dict.fromkeys(key for each in facts for key in each)
     packages = _comparable([each.made_with.packages for each in origins])
@@ -139,7 +142,7 @@ def side_by_side(origins: Sequence[Origin]) -> tuple[Beside, ...]:
     for part, key in sorted(keys, key=lambda each: _PARTS.index(each[0])):
         values = tuple(each.get((part, key), "") for each in facts)
         is_meant = {"packages": key in packages, "machine": has_machines}.get(part, True)
-        if is_meant and len({*values} - {UNKNOWN}) > 1:
+        if all_rows or (is_meant and len({*values} - {UNKNOWN}) > 1):
             found.append(Beside(part=part, key=key, values=values))
     return tuple(found)
 

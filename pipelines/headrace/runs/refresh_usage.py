@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import HeadraceError, UserError
+from headrace.errors import HeadraceError
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
@@ -101,19 +100,3 @@ def unpriced(run_id: str | None, since: str, **only: Any) -> Iterator[str]:
             for role in ledger.usage_sums("role", run_id=run_id, since=since, **of_site):
                 if role.unpriced:
                     yield f"{role.name} of {site.name}"
-
-
-def first_day(since: str) -> str:
-    """Return the first day of `2026-11-01`, `2026-11` or `30d`; empty for an empty text.
-
-    Raises:
-        UserError: The text is neither a date nor a number of days.
-    """
-    days = re.fullmatch(r"(\d{1,5})d", since)
-    if days:
-        return time.strftime("%Y-%m-%d", time.gmtime(time.time() - int(days[1]) * _DAY_S))
-    if since and not re.fullmatch(r"\d{4}-\d\d(-\d\d)?", since):
-        raise UserError(
-            f"--since '{since}' is not a day", "Write 2026-11-01, 2026-11, or 30d for thirty days."
-        )
-    return since

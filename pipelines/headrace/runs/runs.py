@@ -119,9 +119,14 @@ class Run:
         return Recipe.model_validate_json(content) if snapshot.trees else self.recipe
 
     @property
-    def user(self) -> str:
-        """The requester."""
+    def requester(self) -> str:
+        """The requester, by the account of a terminal or the name in Airflow."""
         return user_of(self.folder, self.request.owner)
+
+    @property
+    def user(self) -> str:
+        """The requester, by the name of the Unix account: one name for one person."""
+        return self.site.accounts.get(self.requester, self.requester)
 
     def secrets(self) -> LeaseSecrets:
         """Return the site's secrets for the next lease; see `secrets_for`."""

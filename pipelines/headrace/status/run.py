@@ -20,17 +20,19 @@ from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunR
 from headrace.recipe.suite import Objective
 from headrace.record import Record
 from headrace.runs.costs import Cost, cost_of, has_price
-from headrace.runs.owners import owner_is_gone, user_of
+from headrace.runs.owners import owner_is_gone
 from headrace.runs.planned_steps import run_metrics
 from headrace.runs.prediction import BETWEEN, Ahead, Prediction
 from headrace.runs.suites import Sought, best_point, sought_by
-from headrace.states import LeaseState, StepState
+from headrace.states import LeaseState, Removal, StepState
 from headrace.status.step import FailedAttempt, StepView, step_views
 from headrace.suites.records import FOLD, PRUNED, SuiteSummary
 
 _MOST = 10_000
 _OPEN = (StepState.QUEUED.value, StepState.RUNNING.value)
 _USEFUL = (StepState.SUCCEEDED.value, PRUNED)
+_SHOWN = ("overrides", "dataset", "seed", "user", "tags", "note", "is_starred")
+"""Fields of a run's row that are shown as they are."""
 
 
 class RunTraits(Record):
@@ -93,7 +95,16 @@ class RunView(Record):
     kind: str = "train"
     recipe: str
     site: str
+    overrides: tuple[str, ...] = ()
+    """What differs from its recipe: `key=value`."""
+    dataset: str = ""
+    """Name of its dataset; empty without one."""
+    seed: int | None = None
     user: str = ""
+    """The requester, by the name of the Unix account."""
+    tags: tuple[str, ...] = ()
+    note: str = ""
+    is_starred: bool = False
     owner: str = ""
     """Process or DAG run that drives it."""
     folder: str
@@ -126,6 +137,12 @@ class RunView(Record):
     """Whether it has no dataset, so that nothing is packed or staged."""
     damage: str = ""
     """Why more is unknown: a file cannot be read; else empty."""
+    num_bytes: int | None = None
+    """Size on disk."""
+    removed: Removal | None = None
+    """What is gone of its files; null if nothing is."""
+    metrics: dict[str, float] = {}
+    """Metrics at its end, of a suite those of its best trial; only in `headrace runs --json`."""
 
     @property
     def goes_on(self) -> bool:
@@ -168,12 +185,6 @@ class RunRows:
         folders = {row.lease_id: LeaseFolder(Path(row.folder)) for row in self.leases}
         return step_views(self.attempts, folders, whole=whole)
 
-    @property
-    def user(self) -> str:
-        """The requester; before the first lease, from the run's folder."""
-        owners = filter(None, (lease.owner for lease in self.leases))
-        return next(owners, None) or _user(self.run.folder, self.run.owner)
-
     def cost(self, now: float) -> Cost | None:
         """Return what its machines have cost; None if nothing records it."""
         machines = [row for row in self.machines if has_price(row)]
@@ -211,10 +222,10 @@ def by_ledger(rows: RunRows, now: float) -> RunView:
     why = failed.message or failed.state.value if failed else ""
     return RunView(
         run_id=record.run_id,
-        kind=traits.kind,
+        kind=record.kind or traits.kind,
         recipe=record.recipe_name,
         site=record.site_name,
-        user=rows.user,
+        **{name: getattr(record, name) for name in _SHOWN},
         owner=record.owner,
         folder=record.folder,
         state=record.state,
@@ -293,14 +304,9 @@ def traits_of(record: RunRecord | RunView) -> RunTraits:
 
 
 @lru_cache(maxsize=_MOST)
-def _user(path: str, owner: str) -> str:
-    return user_of(RunFolder(Path(path)), owner)
-
-
-@lru_cache(maxsize=_MOST)
 def _traits(path: str) -> RunTraits:
     folder = RunFolder(Path(path))
-    request, recipe = _json(folder.request), _json(folder.recipe)
+    request, recipe = json_of(folder.request), json_of(folder.recipe)
     trainer, suite = (_part(recipe.get(name)) for name in ("trainer", "suite"))
     monitor = trainer.get("monitor")
     kind = "suite" if is_there(folder.source) else request.get("kind")
@@ -320,7 +326,12 @@ def _part(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _json(file: Path) -> dict[str, Any]:
+def json_of(file: Path) -> dict[str, Any]:
+    """Return the content of a JSON file with an object.
+
+    Raises:
+        ValueError: It is missing, or damaged.
+    """
     content = None
     with suppress(RecursionError):
         content = json.loads(read_bytes(file) or b"")

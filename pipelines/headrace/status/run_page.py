@@ -15,7 +15,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.record import Record
 from headrace.runs.origin import Beside, origin, side_by_side
 from headrace.status.logs import LogName, log_files, report_address
-from headrace.status.run import RunRows, traits_of
+from headrace.status.run import RunRows, run_views, traits_of
 from headrace.status.run_details import RunDetails, details_of
 from headrace.status.run_list import ActView, acts_of
 from headrace.status.step import AttemptView, attempt_views
@@ -185,14 +185,26 @@ def curves_page(names: Iterable[str]) -> CurvesPage:
     return CurvesPage(runs=tuple(curves_of(name, read_history(_folder(name))) for name in names))
 
 
-def compare_page(names: Sequence[str]) -> ComparePage:
+def compare_page(names: Sequence[str], *, all_rows: bool = False) -> ComparePage:
     """Return what differs between runs or trials: metrics, recipe, data, code, packages.
+
+    A suite counts as its best trial. With `all_rows`, also what is equal.
 
     Raises:
         UnknownNameError: No run has that id, or the trial has not begun.
         StepError: A folder is gone or damaged.
     """
-    return ComparePage(names=tuple(names), rows=side_by_side([origin(name) for name in names]))
+    shown = tuple(map(_best_trial, names))
+    rows = side_by_side([origin(name) for name in shown], all_rows=all_rows)
+    return ComparePage(names=shown, rows=rows)
+
+
+def _best_trial(name: str) -> str:
+    """Return the best trial of a suite, if there is one; else the name."""
+    if ":" in name:
+        return name
+    (row,) = run_views([open_ledger().run(name)])
+    return f"{name}:{row.trials.best}" if row.trials and row.trials.best else name
 
 
 def _folder(name: str) -> RunFolder:
