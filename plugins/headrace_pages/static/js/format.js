@@ -42,6 +42,18 @@ export const percent = (value) =>
 /** The cost of a run; `+?` and `?` stand for machines without a known price. */
 export const costOf = ({ cost }) => (!cost ? dollars(null) : !cost.usd && cost.unpriced ? "?" : `${dollars(cost.usd)}${cost.unpriced ? "+?" : ""}`);
 
+/** The sentence of a removed run. */
+export const removedWords = ({ at, by }) => `removed on ${new Date(at * 1000).toISOString().slice(0, 10)} by ${by}`;
+
+/**
+ * Time left, as `{value, of}`: of the whole run, and of its current step; of the step alone if no more is known.
+ */
+export function leftOf({ eta_s, step_eta_s, step }) {
+  const part = known(step_eta_s) ? `${duration(step_eta_s)} of ${words(step)}` : "";
+  if (known(eta_s)) return { value: duration(Math.max(eta_s, step_eta_s ?? 0)), of: part && `in all; ${part}` };
+  return { value: duration(step_eta_s), of: part ? `of ${words(step)}; the rest is unknown` : "" };
+}
+
 /** US dollars. */
 export const dollars = (value) =>
   text(value, (it) => {
