@@ -56,7 +56,7 @@ function Figures({ run }) {
   const metric = run.metric ?? newest(run);
   const { best } = run;
   const left = leftOf({ eta_s: run.eta_s, step_eta_s: step?.eta_s, step: step?.name });
-  const foretold = [known(run.eta_s) && plusMinus(run.ahead?.eta_half_s), left.of].filter(Boolean).join(" ") || "no earlier run";
+  const foretold = [left.of && `${left.of} ${plusMinus(run.ahead?.eta_half_s)}`.trim(), left.part].filter(Boolean).join("; ") || "no earlier run";
   const rate = rateOf(run, step);
   const ends = isActive(run.state)
     ? html`<${Stat} name="Left" value=${left.value}>${foretold}<//>

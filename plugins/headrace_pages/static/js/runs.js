@@ -20,12 +20,21 @@ const Name = ({ row }) => html`<span class="stack">
   ${row.note && html`<span class="small ellipsis" title=${row.note}>${row.note}</span>`}
 </span>`;
 
+const FEW = 2;
+
+/** `model.lr=0.1` → `lr=0.1`; the title has all of it. */
+const shortKey = (override) => override.replace(/^[^=]*\.(?=[^=.]*=)/, "");
+
 /** What differs from the recipe, the dataset and the seed. */
-function Differs({ row }) {
-  const isSaid = row.overrides.some((each) => each.startsWith("seed="));
-  const more = [row.dataset && row.dataset !== row.recipe && `on ${row.dataset}`, known(row.seed) && !isSaid && `seed ${row.seed}`].filter(Boolean).join(", ");
-  return html`<span class="stack">${row.overrides.length > 0 && html`<span class="code clamped" title=${row.overrides.join("\n")}>${row.overrides.join(" ")}</span>`}
-    ${more && html`<span class="muted small">${more}</span>`}</span>`;
+function Differs({ row: { overrides, dataset, recipe, seed } }) {
+  const more = [
+    overrides.length > FEW && `and ${overrides.length - FEW} more`,
+    dataset && dataset !== recipe && `on ${dataset}`,
+    known(seed) && !overrides.some((each) => each.startsWith("seed=")) && `seed ${seed}`,
+  ].filter(Boolean);
+  return html`<span class="stack" title=${overrides.join("\n") || undefined}>
+    ${overrides.slice(0, FEW).map((each) => html`<span class="code ellipsis" key=${each}>${shortKey(each)}</span>`)}
+    ${more.length > 0 && html`<span class="muted small">${more.join(", ")}</span>`}</span>`;
 }
 
 function Doing({ row }) {
@@ -44,7 +53,7 @@ function Doing({ row }) {
 function Took({ row }) {
   const left = isActive(row.state) && !row.is_orphan && leftOf(row);
   return html`<span class="stack"><span>${duration(row.elapsed_s)}</span>
-    ${left && (known(row.eta_s) || known(row.step_eta_s)) && html`<span class="muted small left">${left.value} left${known(row.eta_s) ? "" : ` of ${words(row.step)}`}</span>`}</span>`;
+    ${left && left.of && html`<span class="muted small left">${left.value} left${known(row.eta_s) ? "" : ` ${left.of}`}</span>`}</span>`;
 }
 
 const Metric = ({ metric }) =>
@@ -71,8 +80,8 @@ function columnsOf({ now, metric, ticked, tick, columns, cells }) {
         onChange=${() => tick(row.run_id)} /><span class="sr-only">Compare ${row.run_id}</span></label>`,
     },
     { id: "run", title: "Run", lead: true, width: "20%", value: (row) => row.recipe, cell: (row) => html`<${Name} row=${row} />` },
-    { id: "differs", title: "Differs in", width: "18%", wide: true, value: (row) => row.overrides.join(" "), cell: (row) => html`<${Differs} row=${row} />` },
     { id: "state", title: "State", width: "108px", value: (row) => row.state, cell: (row) => html`<${State} of=${row.state} />` },
+    { id: "differs", title: "Differs in", width: "18%", wide: true, value: (row) => row.overrides.join(" "), cell: (row) => html`<${Differs} row=${row} />` },
     { id: "step", title: "Step", width: "16%", wide: true, value: (row) => row.progress, cell: (row) => Doing({ row }) },
     { id: "metric", title: metric || "Metric", numeric: true, width: "108px", value: (row) => row.metric?.value, cell: (row) => html`<${Metric} metric=${row.metric} />` },
     { id: "elapsed", title: "Took", numeric: true, width: "112px", value: (row) => row.elapsed_s, cell: (row) => html`<${Took} row=${row} />` },
