@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
+from airflow.api_fastapi.app import init_auth_manager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from fastapi import FastAPI
 
@@ -35,6 +36,7 @@ def serving() -> Iterator[str]:
     server = uvicorn.Server(uvicorn.Config(outer, port=port, log_level="warning"))
     thread = threading.Thread(target=server.run)
     app.dependency_overrides |= open_to_ada()
+    init_auth_manager()
     thread.start()
     try:
         wait_until(lambda: server.started, 60, "the pages are served")
