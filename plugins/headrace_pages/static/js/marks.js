@@ -4,6 +4,8 @@ import { useState } from "../vendor/hooks.mjs";
 import { act, Refused } from "./live.js";
 import { html, Notice } from "./ui.js";
 
+const KEPT_MS = 2100; // the server repeats an answer for two seconds
+
 /** Star and tags, to read. */
 export const Marked = ({ row }) => html`${row.is_starred && html`<span class="star" role="img" aria-label="starred">★</span> `}
   ${row.tags.map((tag) => html`<span class="tag" key=${tag}>${tag}</span> `)}`;
@@ -18,7 +20,7 @@ export function Marks({ run, refresh }) {
     try {
       await act("act/mark", { ids: [run.run_id], ...changes });
       setError(null);
-      refresh();
+      setTimeout(refresh, KEPT_MS);
       return true;
     } catch (wrong) {
       if (!(wrong instanceof Refused)) throw wrong;
