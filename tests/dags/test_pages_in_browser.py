@@ -35,7 +35,6 @@ def visit(page: Page, headrace_home) -> Iterator[Visit]:
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.set_viewport_size({"width": 1280, "height": 900})
-    expect.set_options(timeout=4000)
     with serving() as url:
 
         def open_page(address: str) -> None:

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 _MOST_ACTS = 200
 _INDEXED_AT_ONCE = 500
 _LOWER_IS_BETTER = re.compile(r"loss|err|mae|mse|perplexity|wer|cer|time|_s$", re.IGNORECASE)
-_FOR_ACTS = ("limit", "state", "user", "text")
+_FOR_ACTS = ("limit", "limit", "state", "user", "text")
 """Filters that apply to refused requests."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -106,7 +107,9 @@ def test_no_item_begins_that_the_lease_would_not_finish(fleet: Fleet, on_one_nod
     assert 1 <= len(done) <= fleet.role.nodes * fleet.role.threads_per_node
     assert caught.value.what.startswith(f"{len(items) - len(done)} items")
     falls = (60.0 - number / 1e6 for number in itertools.count())
-    assert len(list(calls.map(fleet_functions.work_for, [0.01] * 9, left_s=lambda: next(falls)))) == 9
+    assert (
+        len(list(calls.map(fleet_functions.work_for, [0.01] * 9, left_s=lambda: next(falls)))) == 9
+    )
 
 
 def test_the_time_of_the_caller_between_two_items_is_not_that_of_an_item(fleet: Fleet) -> None:
