@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 _MOST_ACTS = 200
 _INDEXED_AT_ONCE = 500
 _LOWER_IS_BETTER = re.compile(r"loss|err|mae|mse|perplexity|wer|cer|time|_s$", re.IGNORECASE)
-_FOR_ACTS = ("limit", "limit", "state", "user", "text")
+_FOR_ACTS = ("limit", "state", "user", "text")
 """Filters that apply to refused requests."""
 
 
@@ -74,9 +74,8 @@ def runs_page(wanted: RunFilter, sites: Sites = None, asker: str = "") -> RunsPa
     """
     rows = found_runs(wanted, sites)
     refused: tuple[ActView, ...] = ()
-    if wanted.model_fields_set <= {*_FOR_ACTS} and (
-        not wanted.state or StepState.FAILED in wanted.state
-    ):
+    others = wanted.model_dump(exclude={*_FOR_ACTS}, exclude_defaults=True)
+    if not others and (not wanted.state or StepState.FAILED in wanted.state):
         since = rows[-1].created_at if len(rows) == wanted.limit else 0.0
         found = _acts(refused_requests(asker, wanted.limit, since))
         refused = tuple(act for act in found if _is_wanted(act, wanted))
