@@ -41,12 +41,12 @@ _HARMLESS = {
     "style-src 'unsafe-inline'; frame-ancestors 'self'",
     **PRIVATE,
 }
-_MOST_OVERLAID = 20
+_MOST_COMPARED = 100
 _NO_PAGE = JSONResponse({"detail": {"what": "There is no such page", "hint": ""}}, 404)
 
 Id = Annotated[str, Query(alias="id", max_length=500)]
 Place = Annotated[int, Query(ge=0, lt=2**63)]
-Names = Annotated[list[str], Query(alias="id", min_length=1, max_length=_MOST_OVERLAID)]
+Names = Annotated[list[str], Query(alias="id", min_length=1, max_length=_MOST_COMPARED)]
 
 app = FastAPI(title="headrace", openapi_url=None)
 data = APIRouter(prefix="/data", dependencies=[reads])
@@ -166,13 +166,13 @@ def report(run_id: Id) -> Response:
 
 @data.get("/curves", dependencies=[sees_runs])
 async def curves(request: Request, names: Names) -> Response:
-    """Return the curves of up to twenty runs or trials."""
+    """Return the curves of up to a hundred runs or trials."""
     return await answers.send(request, partial(curves_page, tuple(names)))
 
 
 @data.get("/compare", dependencies=[sees_runs])
 async def compare(request: Request, names: Names) -> Response:
-    """Return the differences between up to twenty runs or trials."""
+    """Return the differences between up to a hundred runs or trials."""
     return await answers.send(request, partial(compare_page, tuple(names)))
 
 

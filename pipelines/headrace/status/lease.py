@@ -67,6 +67,8 @@ class LeaseView(PoolJobs):
     """When it was requested, seconds since the epoch."""
     ready_at: float | None = None
     """When its machines were ready."""
+    ended_at: float | None = None
+    """When it ended; null before its end, and if only its folder was read."""
     nodes: int | None = None
     """Nodes of a gang, most nodes of a pool."""
     nodes_here: int = 0

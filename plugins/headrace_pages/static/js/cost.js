@@ -1,6 +1,6 @@
 // The page of costs: what machines took, by month, user and so on, and how much of the budgets is spent.
 
-import { dollars, duration, known, number, percent } from "./format.js";
+import { dollars, duration, known, number, percent, UNKNOWN } from "./format.js";
 import { link, useLive, usePlace } from "./live.js";
 import { Table, useSorted } from "./table.js";
 import { Choice, html, Meter, Missing, Section, Stat, Time, Trouble } from "./ui.js";
@@ -32,7 +32,7 @@ function columnsOf(title, rows) {
     },
     hours("hours", "Node hours"),
     hours("gpu_hours", "GPU hours"),
-    { id: "kwh", title: "kWh", numeric: true, value: (row) => row.kwh, cell: (row) => (known(row.kwh) ? html`<span title=${`measured in ${percent(row.measured_share)} of the node hours`}>${number(row.kwh)}</span>` : "—") },
+    { id: "kwh", title: "kWh", numeric: true, value: (row) => row.kwh, cell: (row) => (known(row.kwh) ? html`<span title=${`measured in ${percent(row.measured_share)} of the node hours`}>${number(row.kwh)}</span>` : UNKNOWN) },
     { id: "wasted_share", title: "Wasted", numeric: true, value: (row) => row.wasted_share, cell: (row) => percent(row.wasted_share) },
   ];
 }
@@ -90,7 +90,7 @@ export function Cost() {
     ${loaded.data
       ? html`<${Totals} rows=${rows} asOf=${loaded.data.as_of} />
         ${loaded.data.budgets.length > 0 && html`<${Section} title="Budgets" flush><ul class="running">${loaded.data.budgets.map((budget) => html`<${Budget} key=${`${budget.key} ${budget.site} ${budget.whose}`} budget=${budget} />`)}</ul><//>`}
-        <${Section} title=${`By ${title.toLowerCase()}`} flush><${Table} caption=${`Cost by ${title.toLowerCase()}`} columns=${columns} rows=${sort.rows} sort=${sort} rowKey=${(row) => row.name} cards empty="No costs are recorded yet." /><//>
+        <${Section} title=${`By ${title.toLowerCase()}`} flush><p class="muted small hint">Wasted: the share of the node hours in which machines were idle, or ran attempts that did not succeed.</p><${Table} caption=${`Cost by ${title.toLowerCase()}`} columns=${columns} rows=${sort.rows} sort=${sort} rowKey=${(row) => row.name} cards empty="No costs are recorded yet." /><//>
         <${Predicted} rows=${loaded.data.foretold} />`
       : html`<${Missing} loaded=${loaded} />`}`;
 }

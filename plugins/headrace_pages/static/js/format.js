@@ -42,6 +42,20 @@ export const percent = (value) =>
 /** The cost of a run; `+?` and `?` stand for machines without a known price. */
 export const costOf = ({ cost }) => (!cost ? dollars(null) : !cost.usd && cost.unpriced ? "?" : `${dollars(cost.usd)}${cost.unpriced ? "+?" : ""}`);
 
+/** The sentence of a removed run. */
+export const removedWords = ({ at, by }) => `removed on ${new Date(at * 1000).toISOString().slice(0, 10)} by ${by}`;
+
+/**
+ * Time left, one rule for lists and pages: `value`, what it is `of`, and the current step's `part` of it.
+ *
+ * It is the run's; if that is unknown, its step's. A step never has more left than its run.
+ */
+export function leftOf({ eta_s, step_eta_s, step }) {
+  const part = known(step_eta_s) ? `${duration(step_eta_s)} of ${words(step)}` : "";
+  if (!known(eta_s)) return { value: duration(step_eta_s), of: part && `of ${words(step)}`, part: part && "the rest is unknown" };
+  return { value: duration(Math.max(eta_s, step_eta_s ?? 0)), of: "in all", part: step_eta_s >= eta_s ? "" : part };
+}
+
 /** US dollars. */
 export const dollars = (value) =>
   text(value, (it) => {

@@ -12,6 +12,12 @@ const Name = ({ row }) => html`<span class="stack">
   ${row.has_dashboard && html`<a class="small" href=${link("dask/", { id: row.lease_id })} aria-label=${`Dask dashboard of ${row.lease_id}`}>Dask dashboard</a>`}
 </span>`;
 
+/** Seconds from the request to the end, or until now. */
+function heldOf(row, now) {
+  const end = isOpen(row) ? now : row.ended_at;
+  return known(end) && known(row.created_at) ? end - row.created_at : null;
+}
+
 const Nodes = ({ row }) =>
   isOpen(row) && row.nodes
     ? html`<${Meter} value=${row.nodes_here / row.nodes} text=${`${row.nodes_here} of ${row.nodes}`} />`
@@ -36,8 +42,9 @@ const columnsOf = (now, canAct, refresh) => [
   { id: "kind", title: "Kind", value: (row) => row.kind, cell: (row) => html`<span class="stack"><span>${words(row.kind)}</span><span class="muted small">${row.role}</span></span>` },
   { id: "site", title: "Site", value: (row) => row.site, cell: (row) => html`<span class="stack"><span>${row.site}</span><span class="muted small">${row.backend}</span></span>` },
   { id: "nodes", title: "Nodes", width: "120px", value: (row) => row.nodes_here, cell: (row) => html`<${Nodes} row=${row} />` },
-  { id: "waits", title: "Waits for", wide: true, width: "24%", cell: (row) => Waits({ row, now }) },
+  { id: "waits", title: "Waits for, or why it ended", wide: true, width: "24%", cell: (row) => Waits({ row, now }) },
   { id: "usd", title: "Per hour", numeric: true, value: (row) => row.usd_per_hour, cell: (row) => (isOpen(row) ? dollars(row.usd_per_hour) : null) },
+  { id: "held", title: "Held", numeric: true, value: (row) => heldOf(row, now), cell: (row) => duration(heldOf(row, now)) },
   { id: "since", title: "Requested", numeric: true, value: (row) => row.created_at, cell: (row) => html`<${Time} at=${row.created_at} now=${now} />` },
   {
     id: "close",

@@ -62,5 +62,6 @@ export function Timeline({ attempts, now }) {
       })}
     </div></div>`)}
     <div class="lane axis"><span class="name"></span><div class="track">${found.map((at) => html`<span key=${at} class="mark number" style=${{ left: share(at) }}>${clock(at, every, now)}</span>`)}</div></div>
+    <p class="key small muted" aria-hidden="true"><span class="waited"></span> waited <span class="ran tone-active"></span> runs <span class="ran tone-good"></span> succeeded <span class="ran tone-bad"></span> failed</p>
   </div>`;
 }

@@ -10,6 +10,7 @@ import { html, Missing, Section, Trouble } from "./ui.js";
 /** A value of a recipe as JSON, without the quotes of a text. */
 const plain = (value) => (/^"[^"\\]*"$/.test(value) ? value.slice(1, -1) : value);
 
+const MOST_DRAWN = 16;
 const ORDER = ["metrics", "recipe", "data", "code", "images", "packages"];
 
 function Differences({ ids, labels }) {
@@ -29,12 +30,13 @@ function Differences({ ids, labels }) {
     rowKey=${(row) => `${row.part} ${row.key}`} empty="No recorded part differs." />`;
 }
 
-/** Curves of up to eight runs or trials by `ids`, with `labels` as names; `differ`: also a table of differences. */
+/** Curves of runs or trials by `ids`, of the first sixteen, with `labels` as names; `differ`: also a table of differences. */
 export function Overlay({ ids, labels, what, differ = false, onClear }) {
-  const loaded = useLive(link("data/curves", { id: ids }));
+  const drawn = ids.slice(0, MOST_DRAWN); // more than these no reader tells apart by colour and dash
+  const loaded = useLive(link("data/curves", { id: drawn }));
   const runs = useMemo(() => loaded.data?.runs.filter((run) => ids.includes(run.run_id)), [loaded.data, ids]);
   const untick = html`<button type="button" class="plain" onClick=${onClear}>Untick all</button>`;
-  return html`<${Section} title=${`Curves of ${what}`} aside=${untick}>
+  return html`<${Section} title=${`Curves of ${ids.length > drawn.length ? `the first ${drawn.length} of ` : ""}${what}`} aside=${untick}>
       <${Trouble} loaded=${loaded} />
       ${runs ? html`<${Curves} runs=${runs} labels=${labels} />` : html`<${Missing} loaded=${loaded} />`}<//>
     ${differ && ids.length > 1 && html`<${Section} title="What differs" flush><${Differences} ids=${ids} labels=${labels} /><//>`}`;

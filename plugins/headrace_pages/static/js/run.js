@@ -1,7 +1,7 @@
 // The page of one run: its state, curves, machines, attempts and logs.
 
 import { Curves } from "./charts.js";
-import { bytes, costOf, count, duration, known, number, percent, words } from "./format.js";
+import { bytes, costOf, count, duration, known, leftOf, number, percent, removedWords, words } from "./format.js";
 import { asked, link, useLive } from "./live.js";
 import { Logs } from "./logs.js";
 import { Nodes, Timeline } from "./machines.js";
@@ -14,6 +14,7 @@ const isFinal = (run) => !isActive(run.state);
 const plusMinus = (seconds) => (known(seconds) ? `± ${duration(seconds)}` : "");
 
 function Why({ run }) {
+  if (run.removed) return html`<${Notice} kind="warn" what=${`${run.removed.what || "This run"}: ${removedWords(run.removed)}`} hint="What it cost and its metrics are kept." />`;
   if (run.damage) return html`<${Notice} kind="warn" what=${run.damage} />`;
   if (run.why) return html`<${Notice} kind=${isActive(run.state) || run.state === "cancelled" ? "warn" : "bad"} what=${run.why} />`;
   if (run.waits_for) return html`<${Notice} what="Waits" hint=${run.waits_for} />`;
@@ -27,29 +28,53 @@ function newest(run) {
   return series && { name: series.name, value: series.y.at(-1) };
 }
 
+/** The throughput of the running step, or of the training of a run that has ended; null if unknown. */
+function rateOf(run, step) {
+  if (!isActive(run.state) || step?.name === "train") {
+    return known(run.throughput) ? { value: run.throughput, of: "samples, in train" } : null;
+  }
+  return known(step?.status?.rate) ? { value: step.status.rate, of: `${step.status.progress.unit}, in ${words(step.name)}` } : null;
+}
+
+/** How far a running step is: `epoch 3/15`, or `120 of 400 samples`. */
+function placeOf(step) {
+  const progress = step?.status?.progress;
+  if (!progress || step.state !== "running") return "";
+  return progress.phase || (progress.done ? `${count(progress.done)}${known(progress.total) ? ` of ${count(progress.total)}` : ""} ${progress.unit}` : "");
+}
+
+/** Attempts, a running one as its files say: the ledger learns of its start later. */
+function attemptsOf(run) {
+  return run.attempts.map((each) => {
+    const step = isActive(each.state) && run.steps.find((one) => one.name === each.step && one.attempt === each.attempt);
+    return step ? { ...each, state: step.state, started_at: each.started_at ?? step.started_at } : each;
+  });
+}
+
 function Figures({ run }) {
   const step = run.steps.find((each) => each.state === "running") ?? run.steps.findLast((each) => each.state);
   const metric = run.metric ?? newest(run);
   const { best } = run;
-  const foretold = known(run.eta_s) ? plusMinus(run.ahead?.eta_half_s) : known(step?.eta_s) ? `of ${words(step.name)}; the rest is unknown: no earlier run` : "no earlier run";
+  const left = leftOf({ eta_s: run.eta_s, step_eta_s: step?.eta_s, step: step?.name });
+  const foretold = [left.of && `${left.of} ${plusMinus(run.ahead?.eta_half_s)}`.trim(), left.part].filter(Boolean).join("; ") || "no earlier run";
+  const rate = rateOf(run, step);
   const ends = isActive(run.state)
-    ? html`<${Stat} name="Left" value=${duration(run.eta_s ?? step?.eta_s)}>${foretold}<//>
+    ? html`<${Stat} name="Left" value=${left.value}>${foretold}<//>
       <${Stat} name="Elapsed" value=${duration(run.elapsed_s)} />`
     : html`<${Stat} name="Took" value=${duration(run.elapsed_s)}>${known(run.ahead?.predicted_s) && `expected ${duration(run.ahead.predicted_s)}`}<//>`;
   return html`<dl class="panel stats">
-    <${Stat} name=${isActive(run.state) ? "Step" : "Last step"} value=${words(step?.name) || "none yet"}>${(isActive(run.state) && step?.words) || words(step?.state)}<//>
+    <${Stat} name=${isActive(run.state) ? "Step" : "Last step"} value=${words(step?.name) || "none yet"}>${(isActive(run.state) && placeOf(step)) || words(step?.state)}<//>
     ${ends}
     ${known(run.epoch) && !isActive(run.state) && html`<${Stat} name="Epochs" value=${count(run.epoch + 1)} />`}
     ${known(metric?.value) && html`<${Stat} name="Newest value" value=${number(metric.value)}>${metric.name}<//>`}
     ${best && html`<${Stat} name="Best value" value=${number(best.value)}>${best.name}${known(best.step) ? `, step ${count(best.step)}` : ""}<//>`}
-    ${known(run.throughput) && html`<${Stat} name="Throughput" value=${`${number(run.throughput)}/s`}>samples<//>`}
-    ${known(run.data_wait) && html`<${Stat} name="Waits for data" value=${percent(run.data_wait)}>of the time<//>`}
+    ${rate && html`<${Stat} name="Throughput" value=${`${number(rate.value)}/s`}>${rate.of}<//>`}
+    ${known(run.data_wait) && step?.name === "train" && html`<${Stat} name="Waits for data" value=${percent(run.data_wait)}>of the time<//>`}
     ${run.cost && html`<${Stat} name="Cost" value=${costOf(run)} />`}
   </dl>`;
 }
 
 function stepNote(step) {
-  if (step.state === "running" && known(step.eta_s)) return `${duration(step.eta_s)} left`;
   return step.state && known(step.elapsed_s) ? duration(step.elapsed_s) : "";
 }
 
@@ -58,7 +83,7 @@ const Steps = ({ steps }) => html`<ol class="steps panel flush" aria-label="Step
   <span class="row"><span class="strong">${words(step.name)}</span><${State} of=${step.state ?? ""} /></span>
   <${Progress} value=${step.state === "succeeded" ? 1 : step.progress} state=${step.state} label=${`Progress of ${step.name}`} />
   <span class="row small muted number"><span>${stepNote(step)}</span>
-    <span>${step.state === "running" && known(step.status?.rate) ? `${number(step.status.rate)} ${step.status.progress.unit}/s` : ""}${step.attempt > 1 ? ` attempt ${step.attempt}` : ""}</span></span>
+    <span>${step.attempt > 1 ? ` attempt ${step.attempt}` : ""}</span></span>
 </li>`)}</ol>`;
 
 const attemptColumns = (now) => [
@@ -103,15 +128,16 @@ const Addresses = ({ run }) => html`<p class="facts">
 </p>`;
 
 function Whole({ run, refresh }) {
-  const attempts = [...run.attempts].reverse();
+  const begun = attemptsOf(run);
+  const attempts = [...begun].reverse();
   const trains = run.steps.some((each) => each.name === "train");
-  return html`<${Head} run=${run} now=${run.now}><${Actions} run=${run} refresh=${refresh} /><//>
+  return html`<${Head} run=${run} now=${run.now} refresh=${refresh}><${Actions} run=${run} refresh=${refresh} /><//>
     <${Why} run=${run} />
     <${Figures} run=${run} />
     <${Steps} steps=${run.steps} />
     ${trains && html`<${Section} title="Training"><${Curves} runs=${[run.curves]} /><//>`}
     ${run.use.nodes.length > 0 && html`<${Section} title="Nodes and ranks" flush><${Nodes} use=${run.use} /><//>`}
-    ${attempts.length > 0 && html`<${Section} title="Timeline"><${Timeline} attempts=${run.attempts} now=${run.now} /><//>`}
+    ${attempts.length > 0 && html`<${Section} title="Timeline"><${Timeline} attempts=${begun} now=${run.now} /><//>`}
     <div class=${trains ? "beside" : ""}>
       <${Section} title="Attempts" flush><${Table} caption="Attempts, the newest first" columns=${attemptColumns(run.now)} rows=${attempts} rowKey=${(row) => `${row.step}/${row.attempt}/${row.lease_id}`} cards empty="None yet." /><//>
       ${trains && html`<${Section} title="Checkpoints" flush><${Table} caption="Checkpoints" columns=${checkpointColumns(run.now)} rows=${run.checkpoints} rowKey=${(row) => row.name} empty="None yet." /><//>`}

@@ -1,11 +1,13 @@
 // Parts of the pages of runs and of suites.
 
+import { bytes, known, removedWords } from "./format.js";
 import { asked, link, ROOT } from "./live.js";
+import { Marks } from "./marks.js";
 import { Table } from "./table.js";
 import { Copy, html, Section, State, Time } from "./ui.js";
 
 /** Name, state and origin of a run or suite, with buttons for actions. */
-export const Head = ({ run, now, children }) => html`<div class="title">
+export const Head = ({ run, now, refresh, children }) => html`<div class="title">
   ${!asked().has("dag_run_id") && html`<p class="crumb"><a href=${link("")}>Runs</a>${run.kind === "trial" && html` / <a href=${link("suite/", { id: run.run_id.split(":")[0] })}>Suite</a>`}</p>`}
   <h1>${run.recipe}${run.kind === "trial" && `, trial ${run.run_id.split(":")[1]}`}</h1>
   <${State} of=${run.state} big />
@@ -15,8 +17,14 @@ export const Head = ({ run, now, children }) => html`<div class="title">
     <span>on ${run.site}</span>
     ${run.user && html`<span>by ${run.user}</span>`}
     <span>started <${Time} at=${run.created_at} now=${now} /></span>
+    ${run.dataset && html`<span>dataset <a href=${link("datasets/", { id: run.dataset })}>${run.dataset}</a></span>`}
+    ${known(run.seed) && html`<span>seed ${run.seed}</span>`}
+    ${known(run.num_bytes) && html`<span>${bytes(run.num_bytes)} on disk</span>`}
+    ${run.removed && html`<span>${removedWords(run.removed)}</span>`}
     ${run.own_data && html`<span>no dataset: nothing is packed or staged</span>`}
   </p>
+  ${run.overrides?.length > 0 && html`<p class="facts" aria-label="Overrides">${run.overrides.map((each) => html`<span class="tag code" key=${each}>${each}</span>`)}</p>`}
+  ${refresh && run.kind !== "trial" && html`<${Marks} run=${run} refresh=${refresh} />`}
 </div>`;
 
 const actColumns = (now) => [

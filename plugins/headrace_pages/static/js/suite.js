@@ -144,7 +144,7 @@ export function Suite({ id }) {
   document.title = `${suite.recipe} · ${words(suite.state)} · headrace`;
   return html`<p class="sr-only" role="status">${suite.recipe} ${words(suite.state)}</p>
     <${Trouble} loaded=${loaded} />
-    <${Head} run=${suite} now=${suite.now}><${Actions} suite=${suite} keys=${trials.data?.keys ?? []} refresh=${refresh} /><//>
+    <${Head} run=${suite} now=${suite.now} refresh=${refresh}><${Actions} suite=${suite} keys=${trials.data?.keys ?? []} refresh=${refresh} /><//>
     ${suite.damage && html`<${Notice} kind="warn" what=${suite.damage} />`}
     ${suite.why && !suite.damage && html`<${Notice} kind=${isActive(suite.state) ? "warn" : "bad"} what=${suite.why} />`}
     <${Figures} suite=${suite} />
