@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import ClassVar
 
-from headrace.states import FailureClass
+from headrace.states import BY_HAND, FailureClass, Removal
 
 logger = logging.getLogger(__name__)
 
@@ -163,6 +163,10 @@ class NotFiniteLossError(UserError):
 
 class UnknownNameError(UserError):
     """No run, lease, dataset or step has that name."""
+
+
+class RemovedError(UnknownNameError):
+    """Files of a run were removed, by `headrace clean` or by hand."""
 
 
 class DataError(HeadraceError):
@@ -331,6 +335,15 @@ class LedgerError(HeadraceError):
 def warn_once(text: str) -> None:
     """Log a warning, unless this process has done so."""
     logger.warning("%s", text)
+
+
+def removed(run_id: str, removal: Removal, part: str = "run") -> RemovedError:
+    """Return the error for a request that needs a part of a run which is gone."""
+    whose = f"Run {run_id} was" if part == "run" else f"The {part} of run {run_id} were"
+    again = f"Run it again: headrace rerun {run_id}"
+    if removal.by == BY_HAND:
+        again = f"To leave it out of lists: headrace clean --forget {run_id}"
+    return RemovedError(f"{whose} {removal.words}", f"Its metrics and cost are kept. {again}")
 
 
 def nearest(value: str, choices: Iterable[str]) -> str:

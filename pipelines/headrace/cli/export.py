@@ -14,6 +14,7 @@ from headrace.cli.console import JsonOption, open_console, tell_json
 from headrace.errors import UserError
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
+from headrace.runs.on_disk import check_there
 from headrace.steps.context import resolved
 
 if TYPE_CHECKING:
@@ -62,7 +63,9 @@ def export(
     else:
         from headrace.checkpoints.files import chosen
 
-        run = RunFolder(Path(open_ledger().run(what).folder))
+        record = open_ledger().run(what)
+        check_there(record, "checkpoints")
+        run = RunFolder(Path(record.folder))
         file = chosen(run, checkpoint)
     from headrace.checkpoints.weights import export_weights
 

@@ -101,6 +101,8 @@ def remarks(view: RunDetails) -> Iterator[str]:
         yield from (f"{step.name}: {words}" for words in _troubles(step, goes_on=goes_on))
     if view.damage:
         yield view.damage
+    if view.removed is not None:
+        yield str(removed(view.run_id, view.removed, view.removed.what))
     if view.suspects:
         yield (
             f"Its jobs failed on {', '.join(view.suspects)}, and the batch system cannot exclude "

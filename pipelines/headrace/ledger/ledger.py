@@ -12,13 +12,14 @@ from typing import Any
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
-from headrace.errors import LedgerError, UnknownNameError, nearest
+from headrace.errors import LedgerError, UnknownNameError, nearest, removed
 from headrace.ledger.audit_rows import ActRows
 from headrace.ledger.columns import LedgerRow
 from headrace.ledger.database import AnyRow, Database, default_url, given
 from headrace.ledger.lease_slots import ACTIVE, LeaseSlots
 from headrace.ledger.machine_rows import MachineRows
 from headrace.ledger.many_runs import NEWEST_LEASES, ManyRuns
+from headrace.ledger.removals import Removals
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, LedgerSummary, RunRecord, WaitRecord
 from headrace.ledger.trial_rows import TrialRows
 from headrace.ledger.usage_rows import UsageRows
@@ -27,7 +28,7 @@ from headrace.states import LeaseState, StepState
 _OPEN = tuple(state for state in StepState if not state.is_final)
 
 
-class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, TrialRows, UsageRows):
+class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, Removals, TrialRows, UsageRows):
     """Enter, find and change rows; safe to share between threads and to use after a fork.
 
     Raises `UnknownNameError` for a row that does not exist.
@@ -115,12 +116,18 @@ class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, TrialRows, UsageRows):
 
         The owner may change. With `previous`, the run changes only if that is its owner: of two
         users who take over a run at once, only one does.
+
+        Raises:
+            RemovedError: Its checkpoints are gone.
         """
         values = {"finished_at": None, **given(state=StepState.RUNNING, owner=owner)}
         change = update(RunRecord).filter_by(run_id=run_id, **given(owner=previous))
         with self._database.write() as session:
+            gone = _known(session, RunRecord, "run", run_id, with_for_update=True).removed
+            if gone is not None and gone.covers("checkpoints"):
+                raise removed(run_id, gone, "checkpoints")
             session.execute(change.values(values))
-            return _known(session, RunRecord, "run", run_id)
+            return _known(session, RunRecord, "run", run_id, populate_existing=True)
 
     def change_run(self, run_id: str, **values: str | tuple[str, ...]) -> None:
         """Enter new `site_name`, `recipe_fingerprint` and `overrides` of a run that continues."""
@@ -228,8 +235,10 @@ def _count(session: Session, kind: type[LedgerRow], *where: Any) -> int:
     return session.scalar(select(func.count()).select_from(kind).where(*where)) or 0
 
 
-def _known(session: Session, kind: type[AnyRow], what: str, name: str) -> AnyRow:
-    found = session.get(kind, name)
+def _known(
+    session: Session, kind: type[AnyRow], what: str, name: str, **options: bool
+) -> AnyRow:
+    found = session.get(kind, name, **options)  # type: ignore[arg-type]
     if found is None:
         newest = select(kind.__mapper__.primary_key[0]).order_by(kind.created_at.desc()).limit(10)
         raise UnknownNameError(

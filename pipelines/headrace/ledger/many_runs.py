@@ -55,6 +55,8 @@ class ManyRuns(LedgerPart):
             sites: Sites that are included; None for all.
         """
         query = select(RunRecord).order_by(RunRecord.created_at.desc(), RunRecord.run_id.desc())
+        if not run_ids:
+            query = query.where(RunRecord.is_forgotten.is_(False))
         if states:
             query = query.where(RunRecord.state.in_(states))
         if run_ids:

@@ -20,10 +20,11 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.record import Record
 from headrace.runs.code_state import CodeSnapshot
+from headrace.runs.on_disk import check_there
 from headrace.runs.owners import user_of
 from headrace.runs.planned_steps import KINDS
 from headrace.site_secrets import HERE, Asker, LeaseSecrets, secrets_for
-from headrace.states import StepState
+from headrace.states import BY_HAND, StepState
 from headrace.steps.step_kinds import StepOptions, step_kind
 
 _OF_FILES = "files:"
@@ -137,6 +138,7 @@ def open_run(run_id: str) -> Run:
 
     Raises:
         UnknownNameError: The run does not exist.
+        RemovedError: Its folder was removed by hand.
         StepError: Its folder is gone or damaged.
     """
     return run_of_record(open_ledger().run(run_id))
@@ -217,6 +219,8 @@ def run_of_folder(run_id: str, folder: RunFolder) -> Run:
 
 def run_of_record(record: RunRecord) -> Run:
     """Open a run by its row, as `open_run`."""
+    if record.removed is None or record.removed.by == BY_HAND:
+        check_there(record)
     run = run_of_folder(record.run_id, RunFolder(Path(record.folder)))
     request = run.request.model_copy(update={"owner": record.owner})  # the ledger knows best
     return replace(run, request=request)

@@ -20,11 +20,12 @@ from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunR
 from headrace.recipe.suite import Objective
 from headrace.record import Record
 from headrace.runs.costs import Cost, cost_of, has_price
+from headrace.runs.on_disk import removal_of
 from headrace.runs.owners import owner_is_gone, user_of
 from headrace.runs.planned_steps import run_metrics
 from headrace.runs.prediction import BETWEEN, Ahead, Prediction
 from headrace.runs.suites import Sought, best_point, sought_by
-from headrace.states import LeaseState, StepState
+from headrace.states import LeaseState, Removal, StepState
 from headrace.status.step import FailedAttempt, StepView, step_views
 from headrace.suites.records import FOLD, PRUNED, SuiteSummary
 
@@ -126,6 +127,10 @@ class RunView(Record):
     """Whether it has no dataset, so that nothing is packed or staged."""
     damage: str = ""
     """Why more is unknown: a file cannot be read; else empty."""
+    num_bytes: int | None = None
+    """Bytes that it takes on disk, with its logs; null before its end."""
+    removed: Removal | None = None
+    """What is gone of its files; null if nothing is."""
 
     @property
     def goes_on(self) -> bool:
@@ -230,6 +235,8 @@ def by_ledger(rows: RunRows, now: float) -> RunView:
         trials=_trials(traits, summary, rows.trials),
         own_data=traits.own_data,
         damage=damage,
+        num_bytes=None if record.sizes is None else sum(record.sizes.values()),
+        removed=removal_of(record),
     )
 
 

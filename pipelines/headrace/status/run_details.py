@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from headrace.clusters.lease_files import LeaseFiles, QueueWait
-from headrace.errors import StepError
+from headrace.errors import RemovedError, StepError
 from headrace.informing import LeftOutSum, failures_of
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord
@@ -88,6 +88,8 @@ def details_of(rows: RunRows) -> RunDetails:
     )
     try:
         run = open_run(row.run_id)
+    except RemovedError:  # `removed` says so
+        return known
     except StepError as error:
         return known.model_copy(update={"damage": f"{error.what} {error.hint}"})
     planned, by_name = steps_of(run.recipe, run.request.kind), {step.name: step for step in begun}
