@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index
+from sqlalchemy import ForeignKey, Index, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from headrace.ledger.columns import Json, LedgerRow
@@ -48,7 +48,7 @@ class RunRecord(LedgerRow, kw_only=True):
     """Bytes on disk by part, since its end; null until they are measured."""
     removed: Mapped[Removal | None] = mapped_column(Json(Removal | None), default=None)
     """What is gone of its files; null if nothing is."""
-    is_forgotten: Mapped[bool] = mapped_column(default=False)
+    is_forgotten: Mapped[bool] = mapped_column(default=False, server_default=false())
     """Whether lists leave it out: its files are gone, and a user asked for it."""
 
 

@@ -23,6 +23,7 @@ from headrace.recipe.base import (
     Texts,
 )
 from headrace.recipe.batch import Batch, Container, Service
+from headrace.recipe.retention import Retention
 
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 Secrets = Annotated[
@@ -358,6 +359,8 @@ class Site(Settings):
     """Whether checkpoints may hold objects of any class, whose unpickling runs code of theirs."""
     limits: Limits = Limits()
     """What this place allows."""
+    retention: Retention | None = None
+    """What the DAG `headrace_clean` removes daily, and `headrace clean` by default; null: nothing."""
     prices: SitePrices = SitePrices()
     """Prices of storage and transfer; machines have the `price` of their role."""
     s3: StoreOptions = StoreOptions()
