@@ -8,9 +8,10 @@ from itertools import islice
 from pathlib import Path
 
 from headrace.cleanup import places
-from headrace.files.layout import RunFolder, SiteFolder
+from headrace.files.layout import RunFolder
 from headrace.files.removal import disk_bytes
 from headrace.ledger.ledger import open_ledger
+from headrace.ledger.many_runs import Packing
 from headrace.ledger.removals import RunSize
 from headrace.objects.store import is_remote
 from headrace.recipe.home import home
@@ -73,7 +74,9 @@ def disk_use(*, remote: bool = False) -> DiskUse:
     found = [(title, count[part], parts[part]) for part, title in _TITLES.items()]
     packed = places.datasets(open_ledger().packings(places.MOST))
     local = {path: disk_bytes(path, set()) for each in folders for path in _in(each.datasets)}
-    stored = {url: _recorded(url, packed, remote=remote) for url in packed if is_remote(url)}
+    stored = {
+        url: _recorded(url, runs, remote=remote) for url, runs in packed.items() if is_remote(url)
+    }
     found.append(("datasets", len(local), sum(local.values())))
     copies = [disk_bytes(each.path, set()) for each in places.staged(known)]
     found.append(("staged copies", len(copies), sum(copies)))
@@ -88,3 +91,41 @@ def disk_use(*, remote: bool = False) -> DiskUse:
         datasets=_largest((str(path), num_bytes) for path, num_bytes in local.items()),
         stores=_largest(stored.items()),
     )
+
+
+def _sizes(rows: Sequence[RunSize]) -> Iterator[tuple[str, dict[str, int]]]:
+    """Yield the sizes of runs; those of ended ones that are unknown are measured and entered."""
+    leases = open_ledger().leases_of([row.run_id for row in rows if not row.state.is_final])
+    unknown = []
+    for row in rows:
+        gone = removal_of(row)
+        if not row.state.is_final:
+            folders = (each.folder for each in leases.get(row.run_id, ()))
+            yield row.run_id, measured(RunFolder(Path(row.folder)), folders)
+        elif row.sizes is None or (gone is not None and row.removed is None):
+            unknown.append(row.run_id)
+        else:
+            yield row.run_id, row.sizes
+    left = iter(unknown)
+    while some := [*islice(left, _AT_ONCE)]:
+        yield from note_sizes(some).items()
+
+
+def _in(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def _all(paths: Iterable[Path]) -> int:
+    counted: set[tuple[int, int]] = set()
+    return sum(disk_bytes(path, counted) for path in paths)
+
+
+def _largest(sizes: Iterable[tuple[str, int]]) -> tuple[NamedSize, ...]:
+    found = sorted(sizes, key=lambda each: (-each[1], each[0]))
+    return tuple(NamedSize(name=name, num_bytes=num_bytes) for name, num_bytes in found)
+
+
+def _recorded(url: str, packings: Sequence[Packing], *, remote: bool) -> int:
+    if remote:
+        return places.store_of(url, packings[0]).stored_bytes()
+    return int(packings[0].outputs.get("num_bytes") or 0)

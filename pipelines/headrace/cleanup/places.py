@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.builds import builds_folder
 from headrace.errors import HeadraceError
-from headrace.files.layout import SiteFolder
+from headrace.files.atomic import read_record
+from headrace.files.layout import RunFolder, SiteFolder
 from headrace.ledger.many_runs import Packing
-from headrace.objects.store import is_remote
 from headrace.recipe.home import home
 from headrace.recipe.load import available, load_site
-from headrace.recipe.site import Site
+from headrace.recipe.site import Site, StoreOptions
 from headrace.staging.cache import CachedCopy, copies_of
+
+if TYPE_CHECKING:
+    from headrace.objects.s3 import S3Store
 
 MOST = 10**7
 """More runs than a ledger has."""
@@ -57,6 +61,14 @@ def staged(known: Iterable[Site]) -> Iterator[CachedCopy]:
     yield from copies_of([*tiers.values()])
 
 
+def store_of(url: str, packing: Packing) -> S3Store:
+    """Return the S3 prefix of a dataset, reached as the run that packed it did."""
+    from headrace.objects.s3 import S3Store  # imports s3fs
+
+    site = read_record(RunFolder(Path(packing.folder)).site, Site)
+    return S3Store(url, StoreOptions() if site is None else site.s3)
+
+
 def datasets(packings: Iterable[Packing]) -> dict[str, list[Packing]]:
     """Return the datasets that runs of the ledger packed or found packed, by folder or URL.
 
@@ -65,7 +77,7 @@ def datasets(packings: Iterable[Packing]) -> dict[str, list[Packing]]:
     found: dict[str, list[Packing]] = {}
     for each in packings:
         place, site = str(each.outputs.get("dataset")), Path(each.folder).parent.parent
-        if place.startswith("s3://") or Path(place).parent == SiteFolder(site).datasets:
-            if is_remote(place) or Path(place).is_dir():
-                found.setdefault(place.rstrip("/"), []).append(each)
+        is_own = Path(place).parent == SiteFolder(site).datasets and Path(place).is_dir()
+        if is_own or place.startswith("s3://"):
+            found.setdefault(place.rstrip("/"), []).append(each)
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from rich.filesize import decimal
 
 from headrace.cli.arguments import NamedRun
 from headrace.cli.console import JsonOption, amount, duration, moment, open_console, tell, tell_json
@@ -78,7 +79,18 @@ def _left(row: RunView) -> str:
     return f"{duration(row.step_eta_s)} of {row.step}"
 
 
+def _size(row: RunView) -> str:
+    return "" if row.num_bytes is None else decimal(row.num_bytes)
+
+
 def _result(row: RunView) -> str:
+    if row.removed is not None:
+        which = "" if row.removed.what == "run" else f"{row.removed.what} "
+        return "; ".join(filter(None, (_outcome(row), which + row.removed.words)))
+    return _outcome(row)
+
+
+def _outcome(row: RunView) -> str:
     if row.is_orphan:
         return f"{ABANDONED}; headrace resume {row.run_id}"
     if why := row.why or row.damage:
@@ -107,6 +119,7 @@ _COLUMNS = (
     ListColumn("time", lambda row: duration(row.elapsed_s), is_figure=True),
     ListColumn("left", _left, is_figure=True, is_optional=True),
     ListColumn("cost", lambda row: money(row.cost), is_figure=True, is_optional=True),
+    ListColumn("size", _size, is_figure=True, is_optional=True),
     ListColumn("result", _result),
 )
 

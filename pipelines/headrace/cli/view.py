@@ -27,6 +27,7 @@ from headrace.cli.words import (
     result_line,
     styled,
 )
+from headrace.errors import removed
 from headrace.files.layout import RunFolder
 from headrace.runs.owners import owner_process
 from headrace.states import FailureClass, StepState

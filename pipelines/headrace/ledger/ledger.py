@@ -235,9 +235,7 @@ def _count(session: Session, kind: type[LedgerRow], *where: Any) -> int:
     return session.scalar(select(func.count()).select_from(kind).where(*where)) or 0
 
 
-def _known(
-    session: Session, kind: type[AnyRow], what: str, name: str, **options: bool
-) -> AnyRow:
+def _known(session: Session, kind: type[AnyRow], what: str, name: str, **options: bool) -> AnyRow:
     found = session.get(kind, name, **options)  # type: ignore[arg-type]
     if found is None:
         newest = select(kind.__mapper__.primary_key[0]).order_by(kind.created_at.desc()).limit(10)

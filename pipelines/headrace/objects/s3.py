@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from botocore.exceptions import BotoCoreError
 from fsspec.asyn import sync
 from s3fs import S3FileSystem
 
-from headrace.errors import StoreAccessError, without_secrets
+from headrace.errors import StoreAccessError, StoreError, without_secrets
 from headrace.objects.fsspec_store import PIECE_BYTES, FsspecStore, Piece, Sent
 from headrace.objects.protocol import StoredFile, Tick, checked_path
 from headrace.objects.s3_errors import S3Request, explained, retried
@@ -27,6 +28,7 @@ from headrace.recipe.site import StoreOptions
 _DEFAULT_REGION = "us-east-1"
 _CONNECT_TIMEOUT_S = 10.0
 _MAX_PARTS = 10_000  # S3's limit
+_MOST_AT_ONCE = 1_000  # objects of a request to delete
 
 
 class S3Store(FsspecStore):
@@ -37,12 +39,79 @@ class S3Store(FsspecStore):
     bucket (AbortIncompleteMultipartUpload) removes those.
     """
 
+    def stored_bytes(self) -> int:
+        """Return the bytes of all versions of its objects, without unfinished uploads."""
+        return sum(each.get("Size", 0) for each in self._versions())
+
+    def purge(self, *, keeps_newest: bool, older_than_s: float = 0.0) -> int:
+        """Remove all versions of its objects and unfinished uploads; return how many.
+
+        Args:
+            keeps_newest: Whether the newest versions stay.
+            older_than_s: Only uploads that began longer ago, and versions that are older.
+        """
+        bucket, _, prefix = self._prefix
+        until = time.time() - older_than_s
+
+        def is_old(one: Mapping[str, Any], at: str) -> bool:
+            return one[at].timestamp() <= until
+
+        found = [
+            {name: one[name] for name in ("Key", "VersionId") if one.get(name)}
+            for one in self._versions()
+            if is_old(one, "LastModified") and not (keeps_newest and one.get("IsLatest", True))
+        ]
+        for at in range(0, len(found), _MOST_AT_ONCE):
+            some = {"Objects": found[at : at + _MOST_AT_ONCE], "Quiet": True}
+            done = self._send("delete_objects", Bucket=bucket, Delete=some)
+            for error in done.get("Errors", ())[:1]:
+                what = f"s3://{bucket}/{error['Key']} is not removed: {error.get('Message')}"
+                raise StoreAccessError(what, "Allow s3:DeleteObject and s3:DeleteObjectVersion.")
+        uploads = [
+            one
+            for page in self._listed("list_multipart_uploads", "KeyMarker", "UploadIdMarker")
+            for one in page.get("Uploads", ())
+            if is_old(one, "Initiated") and one["Key"].startswith(prefix)
+        ]
+        for one in uploads:
+            more = {"Bucket": bucket, "Key": one["Key"], "UploadId": one["UploadId"]}
+            self._send("abort_multipart_upload", **more)
+        return len(found) + len(uploads)
+
+    def _versions(self) -> Iterator[Mapping[str, Any]]:
+        """Yield versions and delete markers; plain objects if the server has no versions."""
+        try:
+            for page in self._listed("list_object_versions", "KeyMarker", "VersionIdMarker"):
+                yield from (*page.get("Versions", ()), *page.get("DeleteMarkers", ()))
+        except (NotImplementedError, StoreError):
+            for found in self._pages():
+                yield from found
+
+    def _listed(self, method: str, *markers: str) -> Iterator[Mapping[str, Any]]:
+        bucket, _, prefix = self._prefix
+        request: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
+        while True:
+            page = self._send(method, **request)
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            request |= {name: page[f"Next{name}"] for name in markers if page.get(f"Next{name}")}
+
+    def _send(self, method: str, **request: Any) -> Any:
+        files = self._files()
+        with self._errors(None):
+            return sync(files.loop, files._call_s3, method, **request)  # noqa: SLF001  s3fs has no other
+
+    @property
+    def _prefix(self) -> tuple[str, str, str]:
+        bucket, slash, prefix = self._root.partition("/")
+        return bucket, slash, f"{prefix}/" if prefix else ""
+
     def _open(self) -> Any:
         return _connect(self._options)
 
     def _pages(self) -> Iterator[Sequence[Mapping[str, Any]]]:
-        bucket, _, prefix = self._root.partition("/")
-        prefix += "/" if prefix else ""
+        bucket, _, prefix = self._prefix
         after = yield from self._files().quick.pages(bucket, prefix)
         if after is not None:
             yield from self._files().pages(bucket, prefix, after)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from headrace.errors import LedgerError, removed
-from headrace.files.atomic import read_bytes
+from headrace.files.atomic import read_bytes, read_record
 from headrace.files.layout import RunFolder
 from headrace.files.removal import disk_bytes
 from headrace.ledger.ledger import open_ledger
@@ -105,6 +105,20 @@ def check_there(record: RunRecord, part: str = "run") -> None:
     gone = removal_of(record)
     if gone is not None and (gone.covers(part) or gone.by == BY_HAND):
         raise removed(record.run_id, gone, part)
+
+
+def tombstone(dataset: Path) -> Path:
+    """Return the file that says who removed a dataset; it counts only while the dataset is gone."""
+    return dataset.with_name(f".{dataset.name}.removed")
+
+
+def dataset_removal(place: str) -> Removal | None:
+    """Return the removal of a packed dataset; None if it is there, or not of this machine."""
+    path = Path(place)
+    if "://" in place or path.exists() or not path.parent.is_dir():
+        return None
+    today = Removal(at=time.time(), by=BY_HAND, what="dataset")
+    return read_record(tombstone(path), Removal) or today
 
 
 def mentioned(folder: RunFolder) -> set[str]:
