@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-ROOMS = {"execution", "leases", "runs", "status"}
+ROOMS = {"cleanup", "execution", "leases", "runs", "status"}
 """Rooms that write to the ledger; the others state where they do."""
 
 

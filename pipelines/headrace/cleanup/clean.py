@@ -136,6 +136,7 @@ def _remove_parts(record: RunRecord, gone: Removal) -> None:
             place = Path(lease.folder)
             if place.parent == site / "leases":
                 remove(site, f"leases/{place.name}")
+        finish_removals(site / "leases")
     note_sizes([record.run_id])
 
 

@@ -102,8 +102,6 @@ def remarks(view: RunDetails) -> Iterator[str]:
         yield from (f"{step.name}: {words}" for words in _troubles(step, goes_on=goes_on))
     if view.damage:
         yield view.damage
-    if view.removed is not None:
-        yield str(removed(view.run_id, view.removed, view.removed.what))
     if view.suspects:
         yield (
             f"Its jobs failed on {', '.join(view.suspects)}, and the batch system cannot exclude "
@@ -195,9 +193,14 @@ def _places(view: RunDetails) -> Iterator[tuple[str, str]]:
         ("report", "probe", "report"),
     ):
         value = outputs.get(step, {}).get(key)
-        yield title, value if isinstance(value, str) else ""
+        gone = view.dataset_removed if key == "dataset" else ""
+        if view.removed and isinstance(value, str) and not (gone or Path(value).exists()):
+            gone = view.removed.words
+        yield title, f"{value}{f' ({gone})' if gone else ''}" if isinstance(value, str) else ""
     if outputs.keys() & {"train", "suite"} and "pack" not in outputs:
         yield "dataset", "none: the training reads its own data"
+    if view.removed is not None:
+        yield "gone", str(removed(view.run_id, view.removed, view.removed.what))
     yield from (("changed", each) for each in view.changed)
     yield from (("image", f"{image} ({digest})") for image, digest in view.images.items())
     yield from (("profile", each.opened_by) for each in view.traces)

@@ -12,7 +12,9 @@ from pathlib import Path
 from headrace.errors import AccessError, StorageError
 from headrace.files.machine import storage_error
 
-_GOING = ".removed-"
+GOING = ".removed-"
+"""Start of the names of folders that are being removed; the old name follows, and a token."""
+
 _BLOCK_BYTES = 512  # of st_blocks, whatever the file system's are
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -66,7 +68,7 @@ def remove(top: Path, name: str, may_go: Callable[[], bool] = lambda: True) -> b
             if not stat.S_ISDIR(found.st_mode):
                 os.unlink(last, dir_fd=folder)
                 return True
-            going = f"{_GOING}{last.lstrip('.')}-{secrets.token_hex(4)}"
+            going = f"{GOING}{last.lstrip('.')}-{secrets.token_hex(4)}"
             os.rename(last, going, src_dir_fd=folder, dst_dir_fd=folder)
             if not may_go():
                 with suppress(FileExistsError):  # made anew meanwhile
@@ -86,7 +88,7 @@ def finish_removals(folder: Path) -> int:
     num_bytes = 0
     for path in left_by_removals(folder):
         num_bytes += disk_bytes(path, set())
-        with _opened(folder, ()) as handle:
+        with suppress(FileNotFoundError), _opened(folder, ()) as handle:  # others finish it, too
             _check_own(os.lstat(path.name, dir_fd=handle), path)
             _remove_all(path.name, handle)
     return num_bytes
@@ -94,7 +96,7 @@ def finish_removals(folder: Path) -> int:
 
 def left_by_removals(folder: Path) -> list[Path]:
     """Return what removals of ended processes have left in a folder."""
-    return [path for path in folder.glob(f"{_GOING}*") if not path.is_symlink() and path.is_dir()]
+    return [path for path in folder.glob(f"{GOING}*") if not path.is_symlink() and path.is_dir()]
 
 
 @contextmanager

@@ -360,7 +360,7 @@ class Site(Settings):
     limits: Limits = Limits()
     """What this place allows."""
     retention: Retention | None = None
-    """What the DAG `headrace_clean` removes daily, `headrace clean --site` by default; null: nothing."""
+    """What the DAG `headrace_clean` removes each day, if anything."""
     prices: SitePrices = SitePrices()
     """Prices of storage and transfer; machines have the `price` of their role."""
     s3: StoreOptions = StoreOptions()

@@ -12,7 +12,7 @@ from pathlib import Path
 from headrace.errors import LedgerError, removed
 from headrace.files.atomic import read_bytes, read_record
 from headrace.files.layout import RunFolder
-from headrace.files.removal import disk_bytes
+from headrace.files.removal import GOING, disk_bytes
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.removals import RunSize
 from headrace.ledger.rows import RunRecord
@@ -41,12 +41,18 @@ def parts_in(folder: RunFolder) -> Iterator[tuple[str, str]]:
     """
     for name in _names(folder.path):
         if name != folder.trials.name:
-            yield _PART_OF.get(name, "other"), name
+            yield _part(name), name
             continue
         for trial in _names(folder.trials):
             for each in _names(folder.trials / trial):
-                part = _PART_OF.get(each, "other")
+                part = _part(each)
                 yield "other" if part == RECORD else part, f"{name}/{trial}/{each}"
+
+
+def _part(name: str) -> str:
+    if name.startswith(GOING):
+        name = name.removeprefix(GOING).rpartition("-")[0]
+    return _PART_OF.get(name, "other")
 
 
 def _names(folder: Path) -> list[str]:

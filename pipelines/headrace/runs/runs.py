@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from headrace.errors import HeadraceError, StepError, UserError
+from headrace.errors import HeadraceError, RemovedError, StepError, UserError
 from headrace.files.atomic import is_there, read_record, read_text
 from headrace.files.layout import LeaseFolder, RunFolder, SiteFolder
 from headrace.ledger.ledger import open_ledger
@@ -20,7 +20,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.record import Record
 from headrace.runs.code_state import CodeSnapshot
-from headrace.runs.on_disk import check_there
+from headrace.runs.on_disk import check_there, dataset_removal
 from headrace.runs.owners import user_of
 from headrace.runs.planned_steps import KINDS
 from headrace.site_secrets import HERE, Asker, LeaseSecrets, secrets_for
@@ -188,11 +188,15 @@ def packed_by(run_id: str) -> str:
 
     Raises:
         StepError: The run has not packed it yet.
+        RemovedError: It was removed.
     """
     dataset = outputs_of(run_id).get("pack", {}).get("dataset")
     if not isinstance(dataset, str):
         what = f"Run {run_id} has no packed dataset yet"
         raise StepError(what, f"Look at it: headrace status {run_id}")
+    if (gone := dataset_removal(dataset)) is not None:
+        what = f"The dataset of run {run_id} was {gone.words}: {dataset}"
+        raise RemovedError(what, "Pack it again: headrace run RECIPE --pack-only")
     return dataset
 
 

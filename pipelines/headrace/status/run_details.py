@@ -10,6 +10,7 @@ from headrace.errors import RemovedError, StepError
 from headrace.informing import LeftOutSum, failures_of
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord
+from headrace.runs.on_disk import dataset_removal
 from headrace.runs.owners import owner_process
 from headrace.runs.planned_steps import PlannedStep, steps_of
 from headrace.runs.prediction import Ahead
@@ -58,6 +59,8 @@ class RunDetails(RunView):
     """Profiles and traces in its folder."""
     use: NodeLoad = NodeLoad()
     """NodeLoad of the nodes and ranks of the current training."""
+    dataset_removed: str = ""
+    """When its packed dataset was removed, and by whom; empty if it is there."""
     steps: tuple[StepView, ...]
 
 
@@ -76,6 +79,8 @@ def details_of(rows: RunRows) -> RunDetails:
     """Return the current state of a run, given its rows of the ledger."""
     leases, begun = rows.leases, rows.steps(whole=True)
     row = by_ledger(rows, time.time())
+    packed = (str(each.outputs.get("dataset", "://")) for each in begun if each.name == "pack")
+    gone = next(filter(None, map(dataset_removal, packed)), None)
     if not row.state.is_final:
         row = row.model_copy(update=under_way(row, begun))
     shown = next((each for each in leases if each.state.is_active and each.dashboard_url), None)
@@ -84,6 +89,7 @@ def details_of(rows: RunRows) -> RunDetails:
         dashboard_url=shown.dashboard_url if shown else "",
         dashboard_lease=shown.lease_id if shown else "",
         has_lease=any(each.state.is_active for each in leases),
+        dataset_removed=gone.words if gone else "",
         steps=begun,
     )
     try:
