@@ -18,7 +18,7 @@ from botocore.exceptions import BotoCoreError
 from fsspec.asyn import sync
 from s3fs import S3FileSystem
 
-from headrace.errors import StoreAccessError, StoreError, without_secrets
+from headrace.errors import StoreAccessError, without_secrets
 from headrace.objects.fsspec_store import PIECE_BYTES, FsspecStore, Piece, Sent
 from headrace.objects.protocol import StoredFile, Tick, checked_path
 from headrace.objects.s3_errors import S3Request, explained, retried
@@ -28,7 +28,7 @@ from headrace.recipe.site import StoreOptions
 _DEFAULT_REGION = "us-east-1"
 _CONNECT_TIMEOUT_S = 10.0
 _MAX_PARTS = 10_000  # S3's limit
-_MOST_AT_ONCE = 1_000  # objects of a request to delete
+_NOT_LISTED = ("NotImplemented", "does not exist")  # of servers without versions or uploads
 
 
 class S3Store(FsspecStore):
@@ -61,12 +61,8 @@ class S3Store(FsspecStore):
             for one in self._versions()
             if is_old(one, "LastModified") and not (keeps_newest and one.get("IsLatest", True))
         ]
-        for at in range(0, len(found), _MOST_AT_ONCE):
-            some = {"Objects": found[at : at + _MOST_AT_ONCE], "Quiet": True}
-            done = self._send("delete_objects", Bucket=bucket, Delete=some)
-            for error in done.get("Errors", ())[:1]:
-                what = f"s3://{bucket}/{error['Key']} is not removed: {error.get('Message')}"
-                raise StoreAccessError(what, "Allow s3:DeleteObject and s3:DeleteObjectVersion.")
+        for one in found:  # one by one: some servers want requests for many in a form of their own
+            self._send("delete_object", Bucket=bucket, **one)
         uploads = [
             one
             for page in self._listed("list_multipart_uploads", "KeyMarker", "UploadIdMarker")
@@ -80,18 +76,22 @@ class S3Store(FsspecStore):
 
     def _versions(self) -> Iterator[Mapping[str, Any]]:
         """Yield versions and delete markers; plain objects if the server has no versions."""
-        try:
-            for page in self._listed("list_object_versions", "KeyMarker", "VersionIdMarker"):
-                yield from (*page.get("Versions", ()), *page.get("DeleteMarkers", ()))
-        except (NotImplementedError, StoreError):
-            for found in self._pages():
-                yield from found
+        pages = [*self._listed("list_object_versions", "KeyMarker", "VersionIdMarker")]
+        for page in pages or self._listed("list_objects_v2", "ContinuationToken"):
+            for kind in ("Versions", "DeleteMarkers", "Contents"):
+                yield from page.get(kind, ())
 
     def _listed(self, method: str, *markers: str) -> Iterator[Mapping[str, Any]]:
+        """Yield pages of a listing; none if the server does not have it."""
         bucket, _, prefix = self._prefix
         request: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
         while True:
-            page = self._send(method, **request)
+            try:
+                page = self._send(method, **request)
+            except StoreAccessError as error:
+                if any(words in error.what for words in _NOT_LISTED):
+                    return
+                raise
             yield page
             if not page.get("IsTruncated"):
                 return

@@ -204,7 +204,7 @@ for _ in clean.carry_out(make_plan(Retention(older_than=0.0, what=("runs",))), A
 
 def test_killed_at_any_point_and_begun_again_it_has_the_same_end(headrace_home: Path):
     ends, num_killed = set(), 0
-    for at in range(0, 60, 2):
+    for at in range(0, 60, 4):
         run = ended()
         code = subprocess.run([sys.executable, "-c", KILLED, str(at)], check=False).returncode
         num_killed += code == -9
