@@ -18,7 +18,7 @@ from botocore.exceptions import BotoCoreError
 from fsspec.asyn import sync
 from s3fs import S3FileSystem
 
-from headrace.errors import StoreAccessError, without_secrets
+from headrace.errors import StoreAccessError, StoreMissingError, without_secrets
 from headrace.objects.fsspec_store import PIECE_BYTES, FsspecStore, Piece, Sent
 from headrace.objects.protocol import StoredFile, Tick, checked_path
 from headrace.objects.s3_errors import S3Request, explained, retried
@@ -54,7 +54,7 @@ class S3Store(FsspecStore):
         until = time.time() - older_than_s
 
         def is_old(one: Mapping[str, Any], at: str) -> bool:
-            return one[at].timestamp() <= until
+            return float(one[at].timestamp()) <= until
 
         found = [
             {name: one[name] for name in ("Key", "VersionId") if one.get(name)}
@@ -88,7 +88,7 @@ class S3Store(FsspecStore):
         while True:
             try:
                 page = self._send(method, **request)
-            except StoreAccessError as error:
+            except (StoreAccessError, StoreMissingError) as error:
                 if any(words in error.what for words in _NOT_LISTED):
                     return
                 raise

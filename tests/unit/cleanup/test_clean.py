@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from headrace.cleanup import clean as cleaning
 from headrace.cleanup.clean import carry_out, forget
 from headrace.cleanup.disk_use import disk_use
 from headrace.cleanup.plan import Plan, make_plan
-from headrace.errors import AccessError, RemovedError, StorageError, UserError
+from headrace.errors import AccessError, RemovedError, UserError
 from headrace.files.removal import disk_bytes, remove
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.retention import Retention
@@ -82,12 +81,7 @@ def referred_to(run: Run) -> None:
 
 
 def evaluated(run: Run) -> None:
-    other = ended(overrides=(f"evaluate.checkpoint={run.folder.checkpoints}/final.ckpt",))
-    monkey_tag(other)
-
-
-def monkey_tag(run: Run) -> None:
-    open_ledger().reopen_run(run.run_id)
+    make_run(overrides=(f"evaluate.checkpoint={run.folder.checkpoints}/final.ckpt",))
 
 
 def other_users(run: Run) -> None:
@@ -176,7 +170,7 @@ def test_nothing_refers_to_a_run_that_goes(headrace_home: Path, monkeypatch: pyt
     cleaned()
     with pytest.raises(RemovedError, match=f"checkpoints of run {run.run_id} were removed on"):
         referred_to(run)
-    with pytest.raises(RemovedError, match="were removed on .* by ada"):
+    with pytest.raises(RemovedError, match=r"were removed on .* by ada"):
         open_ledger().reopen_run(run.run_id)
 
 
@@ -197,8 +191,8 @@ def counted(function):
 for module, name in ((clean, "remove"), (clean, "note_sizes"), (clean, "_is_referred_to"),
                      (os, "unlink"), (os, "rename"), (removal, "_remove_all")):
     setattr(module, name, counted(getattr(module, name)))
-for _ in clean.carry_out(make_plan(Retention(older_than=0.0, what=("runs",))), Actor("ada", "here")):
-    pass
+plan = make_plan(Retention(older_than=0.0, what=("runs",)))
+assert all(each.is_gone for each in clean.carry_out(plan, Actor("ada", "here")))
 """
 
 
@@ -317,7 +311,8 @@ def test_a_folder_removed_by_hand_is_marked_and_forgotten(headrace_home: Path):
         forget(run.run_id, ADA)
     moved = run.folder.path.rename(headrace_home / "moved")
     (view,) = run_views([open_ledger().run(run.run_id)])
-    assert view.removed is not None and view.removed.by == BY_HAND
+    assert view.removed is not None
+    assert view.removed.by == BY_HAND
     moved.rename(run.folder.path)  # a file system that was away
     assert run_views([open_ledger().run(run.run_id)])[0].removed is None
     run.folder.path.rename(headrace_home / "moved")

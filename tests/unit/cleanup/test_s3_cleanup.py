@@ -1,4 +1,4 @@
-"""Datasets in S3: all versions, delete markers and unfinished uploads of a prefix, on real servers."""
+"""Datasets in S3: versions, delete markers and unfinished uploads of a prefix, on real servers."""
 
 from __future__ import annotations
 

@@ -1,0 +1,114 @@
+"""`headrace disk` and `headrace clean` as commands, and what each door says of a removed run."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.cli.commands import build
+from headrace.errors import HeadraceError, RemovedError
+from headrace.ledger.ledger import open_ledger
+from headrace.runs.runs import Run
+from headrace.states import StepState
+from headrace.status.logs import log_page, report_file
+from headrace.status.run_page import run_page
+from support.ledger_rows import run_row
+from support.runs import lease_on_disk, make_run
+
+
+def call(*words: str) -> tuple[int, str]:
+    """Exit code and output of a command; an error of headrace counts as 2."""
+    done = CliRunner().invoke(build(), words)
+    if isinstance(done.exception, HeadraceError):
+        return 2, str(done.exception)
+    return done.exit_code, done.output
+
+
+@pytest.fixture
+def run(headrace_home: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A run that has ended, with a checkpoint."""
+    monkeypatch.delenv("HEADRACE_LEDGER", raising=False)
+    made = make_run()
+    lease_on_disk(made)
+    (made.folder.checkpoints).mkdir()
+    (made.folder.checkpoints / "final.ckpt").write_bytes(b"x" * 20_000)
+    open_ledger().finish_run(made.run_id, StepState.FAILED, time.time())
+    return made
+
+
+def test_the_plan_is_shown_and_nothing_goes_without_an_answer(run: Run):
+    code, shown = call("clean", run.run_id)
+    assert code == 2
+    assert "Nothing is removed: there is no terminal to ask at" in shown
+    assert run.folder.checkpoints.exists()
+    code, shown = call("clean", run.run_id, "--dry-run", "--json")
+    (item,) = json.loads(shown)["items"]
+    assert (item["what"], item["name"]) == ("runs", run.run_id)
+    code, shown = call("clean", run.run_id, "--yes")
+    assert code == 0
+    assert "1 items" in shown
+    assert not run.folder.checkpoints.exists()
+    assert "Nothing to remove" in call("clean", run.run_id, "--dry-run")[1]
+
+
+@pytest.mark.parametrize("by", ["ada", "hand"])
+def test_every_door_says_the_same_of_a_removed_run(by: str, run: Run, tmp_path: Path):
+    if by == "hand":
+        run.folder.path.rename(tmp_path / "moved")
+    else:
+        assert call("clean", run.run_id, "--yes")[0] == 0
+    who = "hand" if by == "hand" else "root" if os.getuid() == 0 else ""
+    words = f"removed on {time.strftime('%Y-%m-%d', time.gmtime())} by {who}"
+    doors = {
+        "runs": ("runs",),
+        "runs show": ("runs", "show", run.run_id),
+        "status": ("status", run.run_id),
+        "logs": ("logs", run.run_id),
+        "resume": ("resume", run.run_id),
+        "evaluate": ("evaluate", run.run_id),
+        "export": ("export", run.run_id, "-o", str(tmp_path / "weights.pt")),
+        "init_from": ("run", "digits", f"train.init_from={run.run_id}"),
+    }
+    said = {name: " ".join(call(*given)[1].split()) for name, given in doors.items()}
+    assert {name: text for name, text in said.items() if words not in text} == {}
+    assert run_page(run.run_id, can_act=True).removed is not None
+    with pytest.raises(RemovedError, match=words):
+        log_page(run.run_id, "train", 1, "driver", 10)
+    with pytest.raises(RemovedError, match=words):
+        report_file(run.run_id)
+    (row,) = json.loads(call("runs", "--json")[1])
+    assert row["removed"]["by"] == who
+    assert call("clean", "--forget", run.run_id)[0] == 0
+    assert json.loads(call("runs", "--json")[1]) == []
+
+
+def test_a_ledger_of_many_runs(headrace_home: Path, monkeypatch: pytest.MonkeyPatch):
+    """Figures are printed; a machine under load has no limit here."""
+    monkeypatch.delenv("HEADRACE_LEDGER", raising=False)
+    folder = headrace_home / "runs"
+    number = int(os.environ.get("HEADRACE_TEST_RUNS", "300"))
+    ledger = open_ledger()
+    row = run_row(state=StepState.SUCCEEDED, finished_at=2.0)
+    for k in range(number):
+        name = f"digits-20260101-000000-{k:08x}"
+        (folder / name / "checkpoints").mkdir(parents=True)
+        (folder / name / "checkpoints" / "final.ckpt").write_bytes(b"x" * 5000)
+        (folder / name / "recipe.json").write_text("{}")
+        ledger.add_run(replace(row, run_id=name, key=name, folder=str(folder / name)))
+    for what in ("measured once", "from the ledger"):
+        began = time.perf_counter()
+        code, shown = call("disk", "--json")
+        print(f"headrace disk, {number:,} runs, {what}: {time.perf_counter() - began:.2f} s")
+    assert code == 0
+    rows = {row["what"]: row for row in json.loads(shown)["rows"]}
+    assert rows["checkpoints of runs"]["number"] == number
+    began = time.perf_counter()
+    code, shown = call("clean", "--older-than", "1d", "--what", "runs", "--dry-run", "--json")
+    print(f"headrace clean --dry-run: {time.perf_counter() - began:.2f} s")
+    assert len(json.loads(shown)["items"]) == number
