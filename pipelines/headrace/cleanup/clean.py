@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.cleanup import places
-from headrace.cleanup.plan import INTERRUPTED, Item, Plan, might_pack
+from headrace.cleanup.plan import INTERRUPTED, CleanPlan, Item, might_pack
 from headrace.errors import HeadraceError, UserError
 from headrace.files.atomic import write_record
 from headrace.files.layout import RunFolder
@@ -45,7 +45,7 @@ class Cleaned(Record):
     """Why it is still there; empty if it is gone."""
 
 
-def carry_out(plan: Plan, by: Actor) -> Iterator[Cleaned]:
+def carry_out(plan: CleanPlan, by: Actor) -> Iterator[Cleaned]:
     """Remove what a plan lists, and yield what became of each item.
 
     What has been used, resumed or kept since the plan was made stays. A failure of one item keeps

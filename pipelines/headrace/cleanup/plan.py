@@ -39,7 +39,7 @@ class Item(Record):
     """Why it may go."""
 
 
-class Plan(Record):
+class CleanPlan(Record):
     """All that would be removed."""
 
     items: tuple[Item, ...]
@@ -63,7 +63,7 @@ class Runs:
             self.kept.setdefault(run_id, why)
 
 
-def make_plan(rule: Retention, site: str = "", run_ids: Collection[str] = ()) -> Plan:
+def make_plan(rule: Retention, site: str = "", run_ids: Collection[str] = ()) -> CleanPlan:
     """Return what a rule removes, of one site or all; nothing is removed.
 
     Side effects: unknown sizes of ended runs are measured and entered in the ledger.
@@ -90,7 +90,7 @@ def make_plan(rule: Retention, site: str = "", run_ids: Collection[str] = ()) ->
         )
     items = [each for each in items if each.what in rule.what or each.why == INTERRUPTED]
     kept = Counter(runs.kept[run_id] for run_id in going if run_id in runs.kept)
-    return Plan(items=tuple(items), total=sum(each.num_bytes for each in items), kept=kept)
+    return CleanPlan(items=tuple(items), total=sum(each.num_bytes for each in items), kept=kept)
 
 
 INTERRUPTED = "an earlier removal was interrupted"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -10,7 +11,7 @@ from rich.filesize import decimal
 
 from headrace.cleanup.clean import Cleaned, carry_out, forget
 from headrace.cleanup.disk_use import DiskUse, disk_use
-from headrace.cleanup.plan import Item, Plan, make_plan
+from headrace.cleanup.plan import CleanPlan, Item, make_plan
 from headrace.cli import arguments
 from headrace.cli.console import JsonOption, open_console, tell, tell_json
 from headrace.cli.listing import ListColumn, Listing
@@ -108,26 +109,23 @@ def clean(  # noqa: PLR0913  options of a command
         forget(forget_run, Actor.here())
         tell(f"{forget_run} is left out of lists; its metrics and cost are kept.")
         return
-    given = {
+    chosen = {
         "older_than": older_than,
         "keep_last": keep_last,
-        "keep_best": keep_best or [],
-        "keep_tags": keep_tag or [],
+        "keep_best": keep_best,
+        "keep_tags": keep_tag,
         "unreferenced": unreferenced or None,
         "what": what.split(",") if what else None,
     }
-    chosen = {name: value for name, value in given.items() if value not in (None, [])}
-    for run_id in runs or ():
-        open_ledger().run(run_id)  # raises for an unknown one
-    rule = parse(Retention, chosen, "headrace clean")
-    if site and not chosen and not runs:
-        rule = load_site(site).retention or rule
+    rule = _rule({key: each for key, each in chosen.items() if each is not None}, site, runs or ())
     plan = make_plan(rule, site, runs or ())
-    if dry_run or not plan.items:
-        tell_json(plan) if as_json else _show_plan(plan)
-        return
+    is_over = dry_run or not plan.items
     if not as_json:
         _show_plan(plan)
+    elif is_over:
+        tell_json(plan)
+    if is_over:
+        return
     if not yes and not _agreed():
         raise typer.Exit(1)
     done = [*carry_out(plan, Actor.here())]
@@ -136,13 +134,23 @@ def clean(  # noqa: PLR0913  options of a command
         raise typer.Exit(_EXIT_LEFT)
 
 
+def _rule(chosen: dict[str, object], site: str, runs: Sequence[str]) -> Retention:
+    for run_id in runs:
+        open_ledger().run(run_id)  # raises for an unknown one
+    rule = parse(Retention, chosen, "headrace clean")
+    of_site = load_site(site).retention if site and not chosen and not runs else None
+    return of_site or rule
+
+
 def _agreed() -> bool:
     if not sys.stdin.isatty():
-        raise UserError("Nothing is removed: there is no terminal to ask at", _HINT)
+        raise UserError(
+            "Nothing is removed without an answer, and standard input is not a terminal", _HINT
+        )
     return typer.confirm("Remove all of this?", default=False)
 
 
-def _show_plan(plan: Plan) -> None:
+def _show_plan(plan: CleanPlan) -> None:
     if plan.items:
         open_console().print(Listing.of(plan.items, *_COLUMNS))
         tell(f"{len(plan.items):,} items, {decimal(plan.total)} on disk")

@@ -46,7 +46,7 @@ class Removals(LedgerPart):
     def begin_removal(self, record: RunRecord, removal: Removal) -> bool:
         """Enter that parts of an ended run go, unless it has changed since the record was read.
 
-        `reopen_run` refuses such a run from then on. Return whether it is entered.
+        `reopen_run` refuses the run from then on. Return whether it is entered.
         """
         with self._database.write() as session:
             now = session.get_one(RunRecord, record.run_id, with_for_update=True)

@@ -13,7 +13,7 @@ import pytest
 
 from headrace.cleanup.clean import carry_out, forget
 from headrace.cleanup.disk_use import disk_use
-from headrace.cleanup.plan import Plan, make_plan
+from headrace.cleanup.plan import CleanPlan, make_plan
 from headrace.errors import AccessError, RemovedError, UserError
 from headrace.files.removal import disk_bytes, remove
 from headrace.ledger.ledger import open_ledger
@@ -43,13 +43,13 @@ def ended(state: StepState = StepState.SUCCEEDED, **request: Any) -> Run:
     return run
 
 
-def cleaned(rule: Retention = ALL, *run_ids: str) -> Plan:
+def cleaned(rule: Retention = ALL, *run_ids: str) -> CleanPlan:
     plan = make_plan(rule, run_ids=run_ids)
     assert all(each.is_gone for each in carry_out(plan, ADA)), [*carry_out(plan, ADA)]
     return plan
 
 
-def names(plan: Plan) -> set[str]:
+def names(plan: CleanPlan) -> set[str]:
     return {each.name for each in plan.items}
 
 
