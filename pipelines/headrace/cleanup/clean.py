@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.cleanup import places
-from headrace.cleanup.plan import INTERRUPTED, CleanPlan, Item, might_pack
+from headrace.cleanup.plan import INTERRUPTED, CleanItem, CleanPlan, might_pack
 from headrace.errors import HeadraceError, UserError
 from headrace.files.atomic import write_record
 from headrace.files.layout import RunFolder
@@ -39,7 +39,7 @@ _DAY_S = 86400.0
 class Cleaned(Record):
     """What became of an item of a plan."""
 
-    item: Item
+    item: CleanItem
     is_gone: bool
     why_not: str = ""
     """Why it is still there; empty if it is gone."""
@@ -66,7 +66,7 @@ def carry_out(plan: CleanPlan, by: Actor) -> Iterator[Cleaned]:
 _OF_RUNS = ("runs", "checkpoints", "logs")
 
 
-def _remove(item: Item, by: Actor) -> str:
+def _remove(item: CleanItem, by: Actor) -> str:
     """Remove one item; return why it stays, or an empty string."""
     path = Path(item.name)
     if item.what in _OF_RUNS:
@@ -93,7 +93,7 @@ def _remove(item: Item, by: Actor) -> str:
     return "" if remove(path.parent, path.name) else "it is gone already"
 
 
-def _remove_run(item: Item, by: Actor) -> str:
+def _remove_run(item: CleanItem, by: Actor) -> str:
     ledger = open_ledger()
     record = ledger.run(item.name)
     before = record.removed

@@ -27,7 +27,7 @@ from headrace.states import BY_HAND, StepState
 _LOWER_IS_BETTER = ("loss", "error")
 
 
-class Item(Record):
+class CleanItem(Record):
     """What would be removed."""
 
     what: Kind
@@ -42,7 +42,7 @@ class Item(Record):
 class CleanPlan(Record):
     """All that would be removed."""
 
-    items: tuple[Item, ...]
+    items: tuple[CleanItem, ...]
     total: int
     """Bytes."""
     kept: dict[str, int]
@@ -164,12 +164,12 @@ def bytes_of(sizes: Mapping[str, int], what: str) -> int:
 
 def _run_items(
     records: Sequence[RunRecord], rule: Retention, going: Mapping[str, str], kept: Mapping[str, str]
-) -> Iterator[Item]:
+) -> Iterator[CleanItem]:
     for row in records:
         gone, sizes = removal_of(row), row.sizes or {}
         if gone is not None and gone.by != BY_HAND and (left := bytes_of(sizes, gone.what)):
             kind: Kind = "runs" if gone.what == "run" else "checkpoints"
-            yield Item(what=kind, name=row.run_id, num_bytes=left, why=INTERRUPTED)
+            yield CleanItem(what=kind, name=row.run_id, num_bytes=left, why=INTERRUPTED)
         elif row.run_id in going and row.run_id not in kept:
             whole = ("runs",) if "runs" in rule.what else ("checkpoints", "logs")
             for kind in (each for each in whole if each in rule.what):
@@ -177,12 +177,12 @@ def _run_items(
                 num_bytes = bytes_of(sizes, "run" if kind == "runs" else kind)
                 if num_bytes and not may_resume:
                     why = going[row.run_id]
-                    yield Item(what=kind, name=row.run_id, num_bytes=num_bytes, why=why)
+                    yield CleanItem(what=kind, name=row.run_id, num_bytes=num_bytes, why=why)
 
 
 def _other_items(
     rule: Retention, staying: Sequence[RunRecord], site: str, now: float
-) -> Iterator[Item]:
+) -> Iterator[CleanItem]:
     """Yield what is not of a run; `staying` are the runs whose files stay."""
     known = places.sites()
     of_site = [row.folder for row in staying if site in ("", row.site_name)]
@@ -191,24 +191,28 @@ def _other_items(
     yield from _datasets(rule, staying, folders, now)
     for left in (path for each in folders for path in left_by_removals(each.datasets)):
         size = disk_bytes(left, set())
-        yield Item(what="datasets", name=str(left), num_bytes=size, why=INTERRUPTED)
+        yield CleanItem(what="datasets", name=str(left), num_bytes=size, why=INTERRUPTED)
     until = 0.0 if rule.older_than is None else now - rule.older_than
     for copy in places.staged(named):
         if copy.state in ("idle", "interrupted") and until and copy.last_used_at <= until:
             used = time.strftime("%Y-%m-%d", time.gmtime(copy.last_used_at))
             size = disk_bytes(copy.path, set())
-            yield Item(what="staged", name=str(copy.path), num_bytes=size, why=f"last used {used}")
+            yield CleanItem(
+                what="staged", name=str(copy.path), num_bytes=size, why=f"last used {used}"
+            )
     running = [each for each in staying if not each.state.is_final]
     for title, paths in places.caches(folders).items():
         for path in paths if until and not running else ():
             if path != builds_folder() and path.lstat().st_mtime <= until:
                 size = disk_bytes(path, set())
-                yield Item(what="caches", name=str(path), num_bytes=size, why=f"old, of {title}")
+                yield CleanItem(
+                    what="caches", name=str(path), num_bytes=size, why=f"old, of {title}"
+                )
 
 
 def _datasets(
     rule: Retention, staying: Sequence[RunRecord], folders: Sequence[SiteFolder], now: float
-) -> Iterator[Item]:
+) -> Iterator[CleanItem]:
     rows = {row.run_id: row for row in staying}
     texts = [_record(row) for row in staying if row.removed is None]
     may_use_any = might_pack()
@@ -219,7 +223,7 @@ def _datasets(
             continue
         if is_in_store and "uploads" in rule.what:
             why = "unfinished uploads and old versions, older than a day"
-            yield Item(what="uploads", name=place, num_bytes=0, why=why)
+            yield CleanItem(what="uploads", name=place, num_bytes=0, why=why)
         users = [rows[each.run_id] for each in packings if each.run_id in rows]
         if may_use_any or any(
             is_kept(row, rule.keep_tags) or not row.state.is_final for row in users
@@ -228,7 +232,7 @@ def _datasets(
         why = _why_unused(rule, place, packings, users, texts, now)
         if why:
             size = 0 if is_in_store else disk_bytes(place, set())
-            yield Item(what="datasets", name=place, num_bytes=size, why=why)
+            yield CleanItem(what="datasets", name=place, num_bytes=size, why=why)
 
 
 def _why_unused(

@@ -11,7 +11,7 @@ from rich.filesize import decimal
 
 from headrace.cleanup.clean import Cleaned, carry_out, forget
 from headrace.cleanup.disk_use import DiskUse, disk_use
-from headrace.cleanup.plan import CleanPlan, Item, make_plan
+from headrace.cleanup.plan import CleanItem, CleanPlan, make_plan
 from headrace.cli import arguments
 from headrace.cli.console import JsonOption, open_console, tell, tell_json
 from headrace.cli.listing import ListColumn, Listing
@@ -32,7 +32,7 @@ def disk(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what fills the disk: runs by their parts, datasets, staged copies, caches, Airflow.
+    """Show what fills the disk: runs, datasets, staged copies, caches, Airflow.
 
     Sizes of ended runs are measured once, at their end; only what may change is measured now. Bytes
     are those on disk: a file with two names counts once, the holes of a sparse file not at all.
@@ -144,9 +144,7 @@ def _rule(chosen: dict[str, object], site: str, runs: Sequence[str]) -> Retentio
 
 def _agreed() -> bool:
     if not sys.stdin.isatty():
-        raise UserError(
-            "Nothing is removed without an answer, and standard input is not a terminal", _HINT
-        )
+        raise UserError("Nothing is removed: standard input is not a terminal", _HINT)
     return typer.confirm("Remove all of this?", default=False)
 
 
@@ -168,7 +166,7 @@ def _show_end(done: list[Cleaned]) -> None:
     tell(f"Removed {sum(each.is_gone for each in done):,} items, {decimal(freed)}.")
 
 
-def _size(item: Item) -> str:
+def _size(item: CleanItem) -> str:
     return decimal(item.num_bytes) if item.num_bytes else "?"
 
 

@@ -45,7 +45,7 @@ def run(headrace_home: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 def test_the_plan_is_shown_and_nothing_goes_without_an_answer(run: Run):
     code, shown = call("clean", run.run_id)
     assert code == 2
-    assert "Nothing is removed without an answer, and standard input is not a terminal" in shown
+    assert "Nothing is removed: standard input is not a terminal" in shown
     assert run.folder.checkpoints.exists()
     code, shown = call("clean", run.run_id, "--dry-run", "--json")
     (item,) = json.loads(shown)["items"]
