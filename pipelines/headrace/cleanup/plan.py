@@ -18,7 +18,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.many_runs import Packing
 from headrace.ledger.rows import RunRecord
 from headrace.objects.store import is_remote
-from headrace.recipe.retention import Kind, Retention
+from headrace.recipe.retention import Kind, RetentionRule
 from headrace.record import Record
 from headrace.runs.on_disk import CODE, RECORD, mentioned, note_sizes, removal_of
 from headrace.runs.planned_steps import run_metrics
@@ -63,7 +63,7 @@ class Runs:
             self.kept.setdefault(run_id, why)
 
 
-def make_plan(rule: Retention, site: str = "", run_ids: Collection[str] = ()) -> CleanPlan:
+def make_plan(rule: RetentionRule, site: str = "", run_ids: Collection[str] = ()) -> CleanPlan:
     """Return what a rule removes, of one site or all; nothing is removed.
 
     Side effects: unknown sizes of ended runs are measured and entered in the ledger.
@@ -102,7 +102,7 @@ def is_kept(record: RunRecord, tags: Collection[str] = ()) -> bool:
     return bool(getattr(record, "is_starred", False) or own & {"keep", *tags})
 
 
-def _may_go(row: RunRecord, rule: Retention, run_ids: Collection[str], now: float) -> str:
+def _may_go(row: RunRecord, rule: RetentionRule, run_ids: Collection[str], now: float) -> str:
     """Return why the rule selects a run; empty if it does not, or the run has not ended."""
     if row.finished_at is None or not row.state.is_final:
         return ""
@@ -113,7 +113,7 @@ def _may_go(row: RunRecord, rule: Retention, run_ids: Collection[str], now: floa
     return ended if rule.selects_runs and is_old else ""
 
 
-def _keep(runs: Runs, rule: Retention, going: set[str], *, is_named: bool) -> None:
+def _keep(runs: Runs, rule: RetentionRule, going: set[str], *, is_named: bool) -> None:
     """Decide which of the selected runs stay, and why."""
     by_recipe = defaultdict[str, list[RunRecord]](list)
     for row in runs.records:  # the newest first; evaluations apart from what they evaluate
@@ -163,7 +163,10 @@ def bytes_of(sizes: Mapping[str, int], what: str) -> int:
 
 
 def _run_items(
-    records: Sequence[RunRecord], rule: Retention, going: Mapping[str, str], kept: Mapping[str, str]
+    records: Sequence[RunRecord],
+    rule: RetentionRule,
+    going: Mapping[str, str],
+    kept: Mapping[str, str],
 ) -> Iterator[CleanItem]:
     for row in records:
         gone, sizes = removal_of(row), row.sizes or {}
@@ -181,7 +184,7 @@ def _run_items(
 
 
 def _other_items(
-    rule: Retention, staying: Sequence[RunRecord], site: str, now: float
+    rule: RetentionRule, staying: Sequence[RunRecord], site: str, now: float
 ) -> Iterator[CleanItem]:
     """Yield what is not of a run; `staying` are the runs whose files stay."""
     known = places.sites()
@@ -211,7 +214,7 @@ def _other_items(
 
 
 def _datasets(
-    rule: Retention, staying: Sequence[RunRecord], folders: Sequence[SiteFolder], now: float
+    rule: RetentionRule, staying: Sequence[RunRecord], folders: Sequence[SiteFolder], now: float
 ) -> Iterator[CleanItem]:
     rows = {row.run_id: row for row in staying}
     texts = [_record(row) for row in staying if row.removed is None]
@@ -236,7 +239,7 @@ def _datasets(
 
 
 def _why_unused(
-    rule: Retention, place: str, packings: Sequence[Packing], users: Sequence[RunRecord],
+    rule: RetentionRule, place: str, packings: Sequence[Packing], users: Sequence[RunRecord],
     texts: Sequence[bytes], now: float,
 ) -> str:  # fmt: skip
     """Return why a dataset may go; empty if a run that stays needs it."""

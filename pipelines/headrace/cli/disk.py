@@ -18,7 +18,7 @@ from headrace.cli.listing import ListColumn, Listing
 from headrace.errors import UserError
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.load import load_site, parse
-from headrace.recipe.retention import KINDS, Retention
+from headrace.recipe.retention import KINDS, RetentionRule
 from headrace.runs.audit import Actor
 
 _MOST = 10
@@ -63,20 +63,24 @@ def _show(use: DiskUse) -> None:
             console.print(Listing.of(sizes[:_MOST], *columns))
 
 
+_Runs = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[RUN]...", help="Only these.", autocompletion=arguments.runs),
+]
+_OlderThan = Annotated[
+    str | None, typer.Option(help="Only what ended or was last used before that: 30d, 12h.")
+]
+_KeepLast = Annotated[int | None, typer.Option(min=0, help="Newest runs of each recipe that stay.")]
+_KeepBest = Annotated[
+    list[str] | None, typer.Option(help="METRIC[:min|max]: each recipe's best run stays.")
+]
+
+
 def clean(  # noqa: PLR0913  options of a command
-    runs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[RUN]...", help="Only these.", autocompletion=arguments.runs),
-    ] = None,
-    older_than: Annotated[
-        str | None, typer.Option(help="Only what ended or was last used before that: 30d, 12h.")
-    ] = None,
-    keep_last: Annotated[
-        int | None, typer.Option(min=0, help="Newest runs of each recipe that stay.")
-    ] = None,
-    keep_best: Annotated[
-        list[str] | None, typer.Option(help="METRIC[:min|max]: each recipe's best run stays.")
-    ] = None,
+    runs: _Runs = None,
+    older_than: _OlderThan = None,
+    keep_last: _KeepLast = None,
+    keep_best: _KeepBest = None,
     keep_tag: Annotated[list[str] | None, typer.Option(help="Runs with this tag stay.")] = None,
     unreferenced: Annotated[
         bool, typer.Option("--unreferenced", help="Also datasets that no run refers to.")
@@ -134,10 +138,10 @@ def clean(  # noqa: PLR0913  options of a command
         raise typer.Exit(_EXIT_LEFT)
 
 
-def _rule(chosen: dict[str, object], site: str, runs: Sequence[str]) -> Retention:
+def _rule(chosen: dict[str, object], site: str, runs: Sequence[str]) -> RetentionRule:
     for run_id in runs:
         open_ledger().run(run_id)  # raises for an unknown one
-    rule = parse(Retention, chosen, "headrace clean")
+    rule = parse(RetentionRule, chosen, "headrace clean")
     of_site = load_site(site).retention if site and not chosen and not runs else None
     return of_site or rule
 

@@ -18,7 +18,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 Metric = Annotated[str, Field(pattern=r"^[^:\s]+(:(min|max))?$")]
 
 
-class Retention(Settings):
+class RetentionRule(Settings):
     """What is removed: all that has ended and that nothing needs, except what these keys keep."""
 
     older_than: Seconds | None = None

@@ -23,7 +23,7 @@ from headrace.recipe.base import (
     Texts,
 )
 from headrace.recipe.batch import Batch, Container, Service
-from headrace.recipe.retention import Retention
+from headrace.recipe.retention import RetentionRule
 
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 Secrets = Annotated[
@@ -359,7 +359,7 @@ class Site(Settings):
     """Whether checkpoints may hold objects of any class, whose unpickling runs code of theirs."""
     limits: Limits = Limits()
     """What this place allows."""
-    retention: Retention | None = None
+    retention: RetentionRule | None = None
     """What the DAG `headrace_clean` removes each day, if anything."""
     prices: SitePrices = SitePrices()
     """Prices of storage and transfer; machines have the `price` of their role."""

@@ -125,7 +125,7 @@ class EventWriter:
         source: PointSource,
         machines: SuiteNodes,
         suite_state: SuiteState,
-        retention: Retention,
+        retention: RetentionRule,
     ) -> None:
         self._journal, self._source, self._nodes = journal, source, machines
         self._retention = retention
@@ -178,7 +178,7 @@ class EventWriter:
         self.note(*never)
 
 
-class Retention:
+class RetentionRule:
     """Removes checkpoints of succeeded trials; failed ones may resume from theirs.
 
     Args:

@@ -17,7 +17,7 @@ from headrace.cleanup.plan import CleanPlan, make_plan
 from headrace.errors import AccessError, RemovedError, UserError
 from headrace.files.removal import disk_bytes, remove
 from headrace.ledger.ledger import open_ledger
-from headrace.recipe.retention import Retention
+from headrace.recipe.retention import RetentionRule
 from headrace.runs.audit import Actor
 from headrace.runs.on_disk import check_there, note_sizes
 from headrace.runs.runs import Run
@@ -26,7 +26,7 @@ from support.past_runs import step_ended
 from support.runs import lease_on_disk, make_run
 
 ADA = Actor("ada", "here")
-ALL = Retention(older_than=0.0, what=("runs",))
+ALL = RetentionRule(older_than=0.0, what=("runs",))
 """Never all kinds: this machine's staged copies and caches are those of other tests, too."""
 
 
@@ -43,7 +43,7 @@ def ended(state: StepState = StepState.SUCCEEDED, **request: Any) -> Run:
     return run
 
 
-def cleaned(rule: Retention = ALL, *run_ids: str) -> CleanPlan:
+def cleaned(rule: RetentionRule = ALL, *run_ids: str) -> CleanPlan:
     plan = make_plan(rule, run_ids=run_ids)
     assert all(each.is_gone for each in carry_out(plan, ADA)), [*carry_out(plan, ADA)]
     return plan
@@ -124,19 +124,19 @@ def test_the_newest_and_best_of_each_recipe_stay(headrace_home: Path):
         outputs = {"evaluate": {"metrics": {"accuracy": value}}}
         open_ledger().reopen_run(run.run_id)
         open_ledger().finish_run(run.run_id, StepState.SUCCEEDED, time.time(), outputs)
-    plan = make_plan(Retention(keep_last=1, keep_best=("accuracy",), what=("runs",)))
+    plan = make_plan(RetentionRule(keep_last=1, keep_best=("accuracy",), what=("runs",)))
     assert names(plan) == {runs[1].run_id, runs[2].run_id}
     assert sum(plan.kept.values()) == 2
-    low = make_plan(Retention(keep_last=0, keep_best=("accuracy:min",), what=("runs",)))
+    low = make_plan(RetentionRule(keep_last=0, keep_best=("accuracy:min",), what=("runs",)))
     assert names(low) == {run.run_id for run in runs[:3]}
-    assert make_plan(Retention(older_than=3600.0)).items == ()
-    assert make_plan(Retention()).items == ()
+    assert make_plan(RetentionRule(older_than=3600.0)).items == ()
+    assert make_plan(RetentionRule()).items == ()
 
 
 def test_checkpoints_that_resume_needs_stay_unless_the_run_goes(headrace_home: Path):
     run = ended(StepState.FAILED)
-    assert make_plan(Retention(older_than=0.0, what=("checkpoints",))).items == ()
-    cleaned(Retention(older_than=0.0, what=("logs",)))
+    assert make_plan(RetentionRule(older_than=0.0, what=("checkpoints",))).items == ()
+    cleaned(RetentionRule(older_than=0.0, what=("logs",)))
     assert (run.folder.checkpoints / "final.ckpt").exists()
     cleaned()
     assert not run.folder.checkpoints.exists()
@@ -179,7 +179,7 @@ import os, sys
 from headrace.cleanup import clean
 from headrace.files import removal
 from headrace.cleanup.plan import make_plan
-from headrace.recipe.retention import Retention
+from headrace.recipe.retention import RetentionRule
 from headrace.runs.audit import Actor
 calls = iter(range(1000))
 def counted(function):
@@ -191,7 +191,7 @@ def counted(function):
 for module, name in ((clean, "remove"), (clean, "note_sizes"), (clean, "_is_referred_to"),
                      (os, "unlink"), (os, "rename"), (removal, "_remove_all")):
     setattr(module, name, counted(getattr(module, name)))
-plan = make_plan(Retention(older_than=0.0, what=("runs",)))
+plan = make_plan(RetentionRule(older_than=0.0, what=("runs",)))
 assert all(each.is_gone for each in clean.carry_out(plan, Actor("ada", "here")))
 """
 
@@ -217,11 +217,11 @@ def test_killed_at_any_point_and_begun_again_it_has_the_same_end(headrace_home: 
 def test_what_a_kill_left_of_a_dataset_goes(headrace_home: Path):
     dataset, _ = packed(ended())
     dataset.rename(dataset.with_name(".removed-digits-00000000"))
-    plan = make_plan(Retention())
+    plan = make_plan(RetentionRule())
     assert [(each.what, each.why) for each in plan.items] == [
         ("datasets", "an earlier removal was interrupted")
     ]
-    cleaned(Retention())
+    cleaned(RetentionRule())
     assert not [*dataset.parent.iterdir()]
 
 
@@ -240,7 +240,7 @@ def test_a_dataset_goes_when_nothing_needs_it_and_runs_say_so(headrace_home: Pat
 
     dataset, run = packed(ended())
     going = make_run()
-    plan = Retention(older_than=0.0, what=("datasets",))
+    plan = RetentionRule(older_than=0.0, what=("datasets",))
     assert names(make_plan(plan)) == set()  # the open run may find it packed
     open_ledger().finish_run(going.run_id, StepState.SUCCEEDED, time.time())
     made = make_plan(plan)

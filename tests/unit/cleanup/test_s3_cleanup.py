@@ -14,7 +14,7 @@ from headrace.cleanup.plan import make_plan
 from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
 from headrace.objects.s3 import S3Store
-from headrace.recipe.retention import Retention
+from headrace.recipe.retention import RetentionRule
 from headrace.runs.audit import Actor
 from headrace.states import StepState
 from support.past_runs import step_ended
@@ -64,7 +64,7 @@ def test_a_dataset_in_s3_goes_whole(kind: str, request: pytest.FixtureRequest, h
     step_ended(run, "pack", lease_on_disk(run), 1.0, outputs=outputs, number=1)
     open_ledger().finish_run(run.run_id, StepState.SUCCEEDED, time.time())
     assert [(each.name, each.num_bytes) for each in disk_use(remote=True).stores] == [(url, 1000)]
-    plan = make_plan(Retention(older_than=0.0, what=("datasets",)))
+    plan = make_plan(RetentionRule(older_than=0.0, what=("datasets",)))
     assert [each.name for each in plan.items] == [url]
     (done,) = carry_out(plan, Actor("ada", "here"))
     assert done.why_not == ""
