@@ -25,7 +25,7 @@ from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
 from headrace.steps.context import StepContext
 from headrace.steps.mailbox import Progress, StepResult
-from headrace.suites.event_log import EventWriter, Journal, RetentionRule, TakenOverError
+from headrace.suites.event_log import EventWriter, Journal, Retention, TakenOverError
 from headrace.suites.nodes import AskedNode, Capacity, SuiteNodes
 from headrace.suites.points import PointSource
 from headrace.suites.records import PRUNED, Added, Ended, Started, TrialJob
@@ -84,7 +84,7 @@ class Driver:
         self._controls = Controls(self._run, self._spec.max_running)
         self._glances, self._order = Glances(self._run), trial_order(context.recipe)
         suite_state = SuiteState(objectives=context.recipe.objectives)
-        keeps = RetentionRule(self._run, self._spec.keep_checkpoints)
+        keeps = Retention(self._run, self._spec.keep_checkpoints)
         self._events = EventWriter(journal, source, self._nodes, suite_state, keeps)
         self.suite_state, self._queue = self._events.suite_state, self._events.queue
         self._orphans: dict[int, float] = {}

@@ -125,7 +125,7 @@ class EventWriter:
         source: PointSource,
         machines: SuiteNodes,
         suite_state: SuiteState,
-        retention: RetentionRule,
+        retention: Retention,
     ) -> None:
         self._journal, self._source, self._nodes = journal, source, machines
         self._retention = retention
@@ -178,7 +178,7 @@ class EventWriter:
         self.note(*never)
 
 
-class RetentionRule:
+class Retention:
     """Removes checkpoints of succeeded trials; failed ones may resume from theirs.
 
     Args:
