@@ -14,7 +14,7 @@ BUDGETS = {
     "headrace/checkpoints": 955,
     "headrace/cleanup": 643,
     "headrace/cli": 4994,
-    "headrace/clusters": 6171,
+    "headrace/clusters": 6173,
     "headrace/data": 3077,
     "headrace/evaluation": 3008,
     "headrace/examples": 141,
