@@ -166,7 +166,7 @@ class UnknownNameError(UserError):
 
 
 class RemovedError(UnknownNameError):
-    """Files of a run were removed, by `headrace clean` or by hand."""
+    """A run or dataset was removed, by `headrace clean` or by hand."""
 
 
 class DataError(HeadraceError):
@@ -337,13 +337,13 @@ def warn_once(text: str) -> None:
     logger.warning("%s", text)
 
 
-def removed(run_id: str, removal: Removal, part: str = "run") -> RemovedError:
-    """Return the error for a request that needs a part of a run which is gone."""
-    whose = f"Run {run_id} was" if part == "run" else f"The {part} of run {run_id} were"
+def removed(run_id: str, removal: Removal) -> RemovedError:
+    """Return the error for a request that needs the files of a removed run."""
     again = f"Run it again: headrace rerun {run_id}"
     if removal.by == BY_HAND:
         again = f"To leave it out of lists: headrace clean --forget {run_id}"
-    return RemovedError(f"{whose} {removal.words}", f"Its metrics and cost are kept. {again}")
+    what = f"Run {run_id} was {removal.words}"
+    return RemovedError(what, f"Its metrics and cost are kept. {again}")
 
 
 def nearest(value: str, choices: Iterable[str]) -> str:

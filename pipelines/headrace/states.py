@@ -78,16 +78,12 @@ class Removal(Record):
     by: str
     """The user; `BY_HAND` if headrace did not remove it."""
     what: str
-    """`run`, all but its record; or the parts: `checkpoints`, `logs`, or both."""
+    """`run`, all but its record; or `dataset`."""
 
     @property
     def words(self) -> str:
         """Return the same for users: `removed on 2026-11-29 by ada`."""
         return f"removed on {time.strftime('%Y-%m-%d', time.gmtime(self.at))} by {self.by}"
-
-    def covers(self, part: str) -> bool:
-        """Whether a part is gone."""
-        return self.what == "run" or part in self.what.split(", ")
 
 
 class EndedJob(Record):

@@ -20,8 +20,7 @@ from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from headrace.cleanup.clean import carry_out
-from headrace.cleanup.plan import make_plan
+from headrace.cleanup.clean import carry_out, retention_plan
 from headrace.errors import HeadraceError, StorageError, UserError
 from headrace.execution.reap import ABANDONED, end_steps, going_on, reap
 from headrace.files.layout import RunFolder
@@ -29,8 +28,7 @@ from headrace.files.machine import storage_error
 from headrace.informing import DECISION_S, inform
 from headrace.leases.run_leases import RELEASED
 from headrace.ledger.ledger import open_ledger
-from headrace.recipe.load import available, load_site
-from headrace.runs.audit import AIRFLOW, START, Actor, noting_refusals
+from headrace.runs.audit import START, Actor, noting_refusals
 from headrace.runs.lifecycle import create_run, finish_run
 from headrace.runs.planned_steps import steps_of
 from headrace.runs.planning import note_prediction
@@ -300,14 +298,8 @@ class CleanOperator(BaseOperator):  # type: ignore[misc]
 
     def execute(self, context: Context) -> list[str]:
         """Returns a line for each thing that stays although it should go."""
-        left = []
         with told_to_airflow(context):
-            for name in available("sites"):
-                site = load_site(name)
-                plan = make_plan(site.retention, site.name) if site.retention else None
-                for each in carry_out(plan, Actor(site.name, AIRFLOW)) if plan else ():
-                    self.log.info(
-                        "%s %s: %s", each.item.what, each.item.name, each.why_not or "removed"
-                    )
-                    left += [f"{each.item.name}: {each.why_not}"] if each.why_not else []
-        return left
+            done = [*carry_out(retention_plan(), Actor.of("airflow:", ""))]
+        for item in done:
+            self.log.info("%s %s: %s", item.kind, item.name, item.stays or "removed")
+        return [f"{item.name}: {item.stays}" for item in done if item.stays]

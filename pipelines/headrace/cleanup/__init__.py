@@ -1,1 +1,1 @@
-"""What fills the disk, and its removal: reports, plans, and carrying a plan out."""
+"""What fills the disk, and its removal."""

@@ -1,43 +1,128 @@
-"""What fills the disk. Sizes of ended runs are in the ledger: only what may change is measured."""
+"""What fills the disk: one table of kinds of files, where they lie, and when they may go."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Literal, NamedTuple
 
-from headrace.cleanup import places
-from headrace.files.layout import RunFolder
+from headrace.builds import builds_folder
+from headrace.errors import HeadraceError
+from headrace.files.atomic import read_text
+from headrace.files.layout import SiteFolder
 from headrace.files.removal import disk_bytes
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.many_runs import Packing
-from headrace.ledger.removals import RunSize
-from headrace.objects.store import is_remote
+from headrace.ledger.rows import RunRecord
 from headrace.recipe.home import home
+from headrace.recipe.load import available, load_site
+from headrace.recipe.site import Site
 from headrace.record import Record
-from headrace.runs.on_disk import CODE, RECORD, measured, note_sizes, removal_of
+from headrace.runs.on_disk import note_sizes, sizes_of
+from headrace.staging.cache import copies_of
 
-_AT_ONCE = 200
-_TITLES = {
-    "checkpoints": "checkpoints of runs", "logs": "logs of runs", CODE: "copies of code",
-    RECORD: "records of runs", "other": "other files of runs",
-}  # fmt: skip
+MOST = 10**7
+"""More runs than a ledger has."""
+
+
+class Item(Record):
+    """A run, dataset, copy, ...: what is listed, and removed as a whole."""
+
+    kind: str
+    """`run`, or a kind of `KINDS`."""
+    name: str
+    """A run's id, or a path or URL."""
+    num_bytes: int
+    """Bytes on disk; of a dataset in an object store those of its records."""
+    used_at: float = 0.0
+    """When it was made or last used, seconds since the epoch; 0 for what a removal has left."""
+    why: str = ""
+    """Why it may go."""
+    stays: str = ""
+    """Why it was not removed; empty if it was."""
+
+
+class Places(NamedTuple):
+    """Where sites keep files."""
+
+    folders: Sequence[SiteFolder]
+    sites: Sequence[Site]
+
+    @classmethod
+    def of(cls, rows: Iterable[RunRecord], site: str = "") -> Places:
+        """Return the places of a site, or of all, by their files and by the folders of runs."""
+        sites = [each for each in loaded_sites() if site in ("", each.name)]
+        paths = {Path(row.folder).parents[1] for row in rows if site in ("", row.site_name)}
+        paths |= {Path(each.folder) for each in sites}
+        return cls([SiteFolder(each) for each in sorted(paths)], sites)
+
+    def datasets(self) -> Iterator[tuple[Path, float]]:
+        """Yield datasets; of those in object stores the folders of their records."""
+        return _in(*(each.datasets for each in self.folders))
+
+    def images(self) -> Iterator[tuple[Path, float]]:
+        """Yield container images."""
+        return _in(*(each.path / "images" for each in self.folders))
+
+    def copies(self) -> Iterator[tuple[Path, float]]:
+        """Yield the staged copies on this machine that are not in use."""
+        tiers = {tier.folder: tier for site in self.sites for tier in site.tiers}
+        for copy in copies_of([*tiers.values()]):
+            yield copy.path, copy.last_used_at or copy.path.stat().st_mtime
+
+
+def loaded_sites() -> list[Site]:
+    """Return the sites that can be loaded here."""
+    sites = []
+    for name in available("sites"):
+        with suppress(HeadraceError):  # of another account, or being written
+            sites.append(load_site(name))
+    return sites
+
+
+class Kind(NamedTuple):
+    """A kind of files."""
+
+    where: Callable[[Places], Iterable[tuple[Path, float]]]
+    """Yields their paths, and when they were made or last used."""
+    goes: Literal["unreferenced", "old", "old, while no run is open", "never"]
+    """When they may be removed."""
+
+
+CACHE: Literal["old, while no run is open"] = "old, while no run is open"
+"""When files may go that are made again when they are needed."""
+
+KINDS = {
+    "dataset": Kind(Places.datasets, "unreferenced"),
+    "staged copy": Kind(Places.copies, "old"),
+    "environment": Kind(lambda _: _in(home() / "environments"), CACHE),
+    "image": Kind(Places.images, CACHE),
+    "compiled extension": Kind(lambda _: _in(builds_folder().parent), CACHE),
+    "Airflow log": Kind(
+        lambda _: _in(*(home() / "airflow" / "logs" / "tasks").glob("dag_id=*")), CACHE
+    ),
+    "Airflow database": Kind(lambda _: _files(home() / "airflow", "airflow.db*"), "never"),
+    "ledger": Kind(lambda _: _files(home(), "ledger.db*"), "never"),
+}
+"""All kinds of files but those of runs, which are a kind for each part."""
+
+
+def items(places: Places) -> Iterator[Item]:
+    """Yield what is not of a run."""
+    for kind, (where, _) in KINDS.items():
+        for path, used_at in where(places):
+            url = (read_text(path / "url") or "").strip() if kind == "dataset" else ""
+            size = disk_bytes(path, set())
+            yield Item(kind=kind, name=url or str(path), num_bytes=size, used_at=used_at)
 
 
 class DiskRow(Record):
     """Files of one kind."""
 
-    what: str
+    kind: str
     number: int
-    """How many there are: runs with files of this kind, datasets, copies, …."""
-    num_bytes: int
-
-
-class NamedSize(Record):
-    """A run or dataset."""
-
-    name: str
+    """How many there are: runs with files of this kind, datasets, copies, ...."""
     num_bytes: int
 
 
@@ -45,87 +130,51 @@ class DiskUse(Record):
     """What fills the disk; bytes are those that files take, a file with two names once."""
 
     rows: tuple[DiskRow, ...]
-    total: int
-    """Bytes of all rows; object stores are not among them."""
-    runs: tuple[NamedSize, ...]
-    """The largest first."""
-    datasets: tuple[NamedSize, ...]
-    """The largest first."""
-    stores: tuple[NamedSize, ...]
-    """Datasets in object stores, by URL."""
+    """By kind, with a total."""
+    items: tuple[Item, ...]
+    """Runs, datasets, copies, ..., the largest first."""
 
 
-def disk_use(*, remote: bool = False) -> DiskUse:
+def disk_use() -> DiskUse:
     """Measure what headrace's files take on disk.
 
     Side effects: sizes of ended runs that are not in the ledger are entered there, once.
-
-    Args:
-        remote: Whether object stores are asked, for all versions and unfinished uploads; otherwise
-            sizes of datasets in these are as packing recorded them.
     """
-    known, rows = places.sites(), open_ledger().run_sizes()
-    folders = places.site_folders((row.folder for row in rows), known)
-    by_run = dict(_sizes(rows))
-    parts, count = Counter[str](), Counter[str]()
-    for sizes in by_run.values():
-        parts.update(sizes)
-        count.update(sizes.keys())
-    found = [(title, count[part], parts[part]) for part, title in _TITLES.items()]
-    packed = places.datasets(open_ledger().packings(places.MOST))
-    local = {path: disk_bytes(path, set()) for each in folders for path in _in(each.datasets)}
-    stored = {
-        url: _recorded(url, runs, remote=remote) for url, runs in packed.items() if is_remote(url)
-    }
-    found.append(("datasets", len(local), sum(local.values())))
-    copies = [disk_bytes(each.path, set()) for each in places.staged(known)]
-    found.append(("staged copies", len(copies), sum(copies)))
-    for title, paths in places.caches(folders).items():
-        found.append((title, len(paths), _all(paths)))
-    found.append(("Airflow's database", 1, _all((home() / "airflow").glob("airflow.db*"))))
-    found.append(("ledger", 1, _all(home().glob("ledger.db*"))))
-    return DiskUse(
-        rows=tuple(DiskRow(what=a, number=b, num_bytes=c) for a, b, c in found if c),
-        total=sum(num_bytes for _, _, num_bytes in found),
-        runs=_largest((run_id, sum(sizes.values())) for run_id, sizes in by_run.items()),
-        datasets=_largest((str(path), num_bytes) for path, num_bytes in local.items()),
-        stores=_largest(stored.items()),
-    )
+    runs = measured_runs()
+    going_on = sizes_of([row for row in runs if not row.state.is_final])
+    found, by_kind = list[Item](), list[tuple[str, int]]()
+    for row in runs:
+        sizes = going_on.get(row.run_id) or row.sizes or {}
+        by_kind += [(f"{part} of runs", num_bytes) for part, num_bytes in sizes.items()]
+        found.append(Item(kind="run", name=row.run_id, num_bytes=sum(sizes.values())))
+    others = [*items(Places.of(runs))]
+    by_kind += [(each.kind, each.num_bytes) for each in others]
+    number, total = Counter(kind for kind, _ in by_kind), Counter[str]()
+    for kind, num_bytes in by_kind:
+        total[kind] += num_bytes
+    rows = [DiskRow(kind=each, number=number[each], num_bytes=total[each]) for each in total]
+    everything = DiskRow(kind="total", number=len(runs) + len(others), num_bytes=total.total())
+    largest = sorted([*found, *others], key=lambda item: (-item.num_bytes, item.name))
+    return DiskUse(rows=(*rows, everything), items=tuple(largest))
 
 
-def _sizes(rows: Sequence[RunSize]) -> Iterator[tuple[str, dict[str, int]]]:
-    """Yield the sizes of runs; those of ended ones that are unknown are measured and entered."""
-    leases = open_ledger().leases_of([row.run_id for row in rows if not row.state.is_final])
-    unknown = []
-    for row in rows:
-        gone = removal_of(row)
-        if not row.state.is_final:
-            folders = (each.folder for each in leases.get(row.run_id, ()))
-            yield row.run_id, measured(RunFolder(Path(row.folder)), folders)
-        elif row.sizes is None or (gone is not None and row.removed is None):
-            unknown.append(row.run_id)
-        else:
-            yield row.run_id, row.sizes
-    left = iter(unknown)
-    while some := [*islice(left, _AT_ONCE)]:
-        yield from note_sizes(some).items()
+def measured_runs() -> tuple[RunRecord, ...]:
+    """Return all runs, the newest first; measure ended ones that are new, gone or back again."""
+    ledger = open_ledger()
+    runs = ledger.runs(MOST)
+    ended = (row for row in runs if row.state.is_final)
+    unknown = [row.run_id for row in ended if bool(row.sizes) != Path(row.folder).exists()]
+    note_sizes(*unknown)
+    return ledger.runs(MOST) if unknown else runs
 
 
-def _in(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir()) if folder.is_dir() else []
+def _in(*folders: Path) -> Iterator[tuple[Path, float]]:
+    for folder in folders:
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if not path.name.endswith((".lock", ".removed")):
+                yield path, 0.0 if path.name.endswith(".partial") else path.lstat().st_mtime
 
 
-def _all(paths: Iterable[Path]) -> int:
-    counted: set[tuple[int, int]] = set()
-    return sum(disk_bytes(path, counted) for path in paths)
-
-
-def _largest(sizes: Iterable[tuple[str, int]]) -> tuple[NamedSize, ...]:
-    found = sorted(sizes, key=lambda each: (-each[1], each[0]))
-    return tuple(NamedSize(name=name, num_bytes=num_bytes) for name, num_bytes in found)
-
-
-def _recorded(url: str, packings: Sequence[Packing], *, remote: bool) -> int:
-    if remote:
-        return places.store_of(url, packings[0]).stored_bytes()
-    return int(packings[0].outputs.get("num_bytes") or 0)
+def _files(folder: Path, names: str) -> Iterator[tuple[Path, float]]:
+    for path in folder.glob(names):
+        yield path, path.stat().st_mtime

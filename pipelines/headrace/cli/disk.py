@@ -3,115 +3,98 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 from rich.filesize import decimal
 
-from headrace.cleanup.clean import Cleaned, carry_out, forget
-from headrace.cleanup.disk_use import DiskUse, disk_use
-from headrace.cleanup.plan import CleanItem, CleanPlan, make_plan
+from headrace.cleanup.clean import CleanPlan, carry_out, forget, make_plan, retention_plan
+from headrace.cleanup.disk_use import disk_use
 from headrace.cli import arguments
-from headrace.cli.console import JsonOption, open_console, tell, tell_json
-from headrace.cli.listing import ListColumn, Listing
+from headrace.cli.console import JsonOption, tell, tell_json
+from headrace.cli.listing import ListColumn, tell_list
 from headrace.errors import UserError
-from headrace.ledger.ledger import open_ledger
-from headrace.recipe.load import load_site, parse
-from headrace.recipe.retention import KINDS, RetentionRule
+from headrace.recipe.load import parse
+from headrace.recipe.retention import RetentionRule
 from headrace.runs.audit import Actor
+from headrace.runs.on_disk import there
 
 _MOST = 10
-_HINT = "Show the plan: headrace clean --dry-run. Without a terminal, remove it by --yes."
-_EXIT_LEFT = 1
+_SIZE = ListColumn("size", lambda each: decimal(each.num_bytes), is_figure=True)
+_ROWS = (
+    ListColumn("kind", lambda row: row.kind),
+    ListColumn("number", lambda row: f"{row.number:,}", is_figure=True),
+    _SIZE,
+)
+_ITEMS = (
+    ListColumn("kind", lambda item: item.kind),
+    _SIZE,
+    ListColumn("why", lambda item: item.why, is_optional=True),
+    ListColumn("stays", lambda item: item.stays, is_label=True, is_optional=True),
+    ListColumn("name", lambda item: item.name),
+)
 
 
-def disk(
-    remote: Annotated[
-        bool, typer.Option("--remote", help="Ask object stores: all versions count.")
-    ] = False,
-    as_json: JsonOption = False,
-) -> None:
+def disk(as_json: JsonOption = False) -> None:
     """Show what fills the disk: runs, datasets, staged copies, caches, Airflow.
 
     Sizes of ended runs are measured once, at their end; only what may change is measured now. Bytes
     are those on disk: a file with two names counts once, the holes of a sparse file not at all.
-    The list has the ten largest runs and datasets, `--json` all. Object stores are not in the sum.
+    The ten largest runs, datasets, ... follow; `--json` has all.
 
     Examples:
         headrace disk
-        headrace disk --remote --json
+        headrace disk --json
     """
-    use = disk_use(remote=remote)
-    tell_json(use) if as_json else _show(use)
-
-
-def _show(use: DiskUse) -> None:
-    console = open_console()
-    listed = Listing("what", "number", "size", figures=("number", "size"))
-    for row in use.rows:
-        listed.add(row.what, f"{row.number:,}", decimal(row.num_bytes))
-    listed.add("total", "", decimal(use.total))
-    console.print(listed)
-    for title, sizes in (("run", use.runs), ("dataset", use.datasets), ("in stores", use.stores)):
-        if sizes:
-            columns = (
-                ListColumn(title, lambda each: each.name),
-                ListColumn("size", lambda each: decimal(each.num_bytes), is_figure=True),
-            )
-            console.print()
-            console.print(Listing.of(sizes[:_MOST], *columns))
-
-
-_Runs = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[RUN]...", help="Only these.", autocompletion=arguments.runs),
-]
-_OlderThan = Annotated[
-    str | None, typer.Option(help="Only what ended or was last used before that: 30d, 12h.")
-]
-_KeepLast = Annotated[int | None, typer.Option(min=0, help="Newest runs of each recipe that stay.")]
-_KeepBest = Annotated[
-    list[str] | None, typer.Option(help="METRIC[:min|max]: each recipe's best run stays.")
-]
+    use = disk_use()
+    if as_json:
+        tell_json(use)
+        return
+    tell_list(use.rows, _ROWS, "", as_json=False)
+    tell("")
+    tell_list(use.items[:_MOST], _ITEMS, "", as_json=False)
 
 
 def clean(  # noqa: PLR0913  options of a command
-    runs: _Runs = None,
-    older_than: _OlderThan = None,
-    keep_last: _KeepLast = None,
-    keep_best: _KeepBest = None,
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN]...", help="Only these.", autocompletion=arguments.runs),
+    ] = None,
+    older_than: Annotated[
+        str | None, typer.Option(help="Only what ended or was last used before that: 30d, 12h.")
+    ] = None,
+    keep_last: Annotated[
+        int | None, typer.Option(min=0, help="Newest runs of each recipe that stay.")
+    ] = None,
+    keep_best: Annotated[
+        list[str] | None, typer.Option(help="METRIC[:min|max]: each recipe's best run stays.")
+    ] = None,
     keep_tag: Annotated[list[str] | None, typer.Option(help="Runs with this tag stay.")] = None,
     unreferenced: Annotated[
         bool, typer.Option("--unreferenced", help="Also datasets that no run refers to.")
     ] = False,
-    what: Annotated[
-        str | None, typer.Option(help=f"Kinds, with commas: {','.join(KINDS)}.")
-    ] = None,
-    site: Annotated[str, arguments.a_site("default: all.")] = "",
-    forget_run: Annotated[
-        str, typer.Option("--forget", metavar="RUN", help="Leave a removed run out of lists.")
-    ] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
+    forgets: Annotated[
+        bool, typer.Option("--forget", help="Leave removed runs out of lists.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Remove old files; the plan is shown first.
 
     Never removed: what a run that has not ended uses, runs with a star or the tag `keep`, what
-    another run refers to, checkpoints that `headrace resume` needs (unless the whole run goes), and
+    another run refers to, runs that `headrace resume` can continue (unless they are named), and
     files of other users. Of a removed run the row, metrics, cost, record and copy of the code stay.
-    Without options, the `retention` of the site given by --site decides.
+    Without options, the `retention` of each site decides.
 
     Examples:
         headrace clean --older-than 30d --keep-last 5 --keep-best accuracy
-        headrace clean --older-than 7d --what checkpoints,staged --yes
-        headrace clean digits-20260102-030405-0a1b2c3d --dry-run
+        headrace clean digits-20260102-030405-0a1b2c3d
         headrace clean --forget digits-20260102-030405-0a1b2c3d
     """
-    if forget_run:
-        forget(forget_run, Actor.here())
-        tell(f"{forget_run} is left out of lists; its metrics and cost are kept.")
+    if forgets:
+        for run_id in runs or ():
+            forget(run_id, Actor.here())
+            tell(f"{run_id} is left out of lists; its metrics and cost are kept.")
         return
     chosen = {
         "older_than": older_than,
@@ -119,64 +102,34 @@ def clean(  # noqa: PLR0913  options of a command
         "keep_best": keep_best,
         "keep_tags": keep_tag,
         "unreferenced": unreferenced or None,
-        "what": what.split(",") if what else None,
     }
-    rule = _rule({key: each for key, each in chosen.items() if each is not None}, site, runs or ())
-    plan = make_plan(rule, site, runs or ())
-    is_over = dry_run or not plan.items
-    if not as_json:
-        _show_plan(plan)
-    elif is_over:
-        tell_json(plan)
-    if is_over:
+    given = {key: value for key, value in chosen.items() if value is not None}
+    rule = parse(RetentionRule, given, "headrace clean")
+    named = [there(run_id).run_id for run_id in runs or ()]
+    plan = make_plan(rule, named=named) if given or named else retention_plan()
+    if not as_json or not yes:
+        _show(plan, as_json=as_json)
+    if not plan.items or not (yes or _agreed()):
         return
-    if not yes and not _agreed():
-        raise typer.Exit(1)
     done = [*carry_out(plan, Actor.here())]
-    tell_json(done) if as_json else _show_end(done)
-    if not all(each.is_gone for each in done):
-        raise typer.Exit(_EXIT_LEFT)
+    left = [item for item in done if item.stays]
+    tell_list(done if as_json else left, _ITEMS, "All of it is removed.", as_json=as_json)
+    if left:
+        raise typer.Exit(1)
 
 
-def _rule(chosen: dict[str, object], site: str, runs: Sequence[str]) -> RetentionRule:
-    for run_id in runs:
-        open_ledger().run(run_id)  # raises for an unknown one
-    rule = parse(RetentionRule, chosen, "headrace clean")
-    of_site = load_site(site).retention if site and not chosen and not runs else None
-    return of_site or rule
-
-
-def _agreed() -> bool:
-    if not sys.stdin.isatty():
-        raise UserError("Nothing is removed: standard input is not a terminal", _HINT)
-    return typer.confirm("Remove all of this?", default=False)
-
-
-def _show_plan(plan: CleanPlan) -> None:
-    if plan.items:
-        open_console().print(Listing.of(plan.items, *_COLUMNS))
-        tell(f"{len(plan.items):,} items, {decimal(plan.total)} on disk")
-    else:
-        tell("Nothing to remove. See `headrace clean --help` for what may go, as --older-than 30d.")
+def _show(plan: CleanPlan, *, as_json: bool) -> None:
+    if as_json:
+        tell_json(plan)
+        return
+    tell_list(plan.items, _ITEMS, "Nothing to remove.", as_json=False)
+    tell(f"{len(plan.items):,} items, {decimal(sum(each.num_bytes for each in plan.items))}")
     for why, count in plan.kept.items():
         tell(f"{count:,} runs stay: {why}")
 
 
-def _show_end(done: list[Cleaned]) -> None:
-    for each in done:
-        if not each.is_gone:
-            tell(f"{each.item.name} stays: {each.why_not}")
-    freed = sum(each.item.num_bytes for each in done if each.is_gone)
-    tell(f"Removed {sum(each.is_gone for each in done):,} items, {decimal(freed)}.")
-
-
-def _size(item: CleanItem) -> str:
-    return decimal(item.num_bytes) if item.num_bytes else "?"
-
-
-_COLUMNS = (
-    ListColumn("what", lambda item: item.what),
-    ListColumn("size", _size, is_figure=True),
-    ListColumn("why", lambda item: item.why),
-    ListColumn("name", lambda item: item.name),
-)
+def _agreed() -> bool:
+    if not sys.stdin.isatty():
+        what = "Nothing is removed: standard input is not a terminal"
+        raise UserError(what, "Remove what the plan lists by --yes.")
+    return typer.confirm("Remove all of this?", default=False)

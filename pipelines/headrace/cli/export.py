@@ -13,8 +13,7 @@ from headrace.cli import arguments
 from headrace.cli.console import JsonOption, open_console, tell_json
 from headrace.errors import UserError
 from headrace.files.layout import RunFolder
-from headrace.ledger.ledger import open_ledger
-from headrace.runs.on_disk import check_there
+from headrace.runs.on_disk import there
 from headrace.steps.context import resolved
 
 if TYPE_CHECKING:
@@ -63,9 +62,7 @@ def export(
     else:
         from headrace.checkpoints.files import chosen
 
-        record = open_ledger().run(what)
-        check_there(record, "checkpoints")
-        run = RunFolder(Path(record.folder))
+        run = RunFolder(Path(there(what).folder))
         file = chosen(run, checkpoint)
     from headrace.checkpoints.weights import export_weights
 

@@ -15,9 +15,9 @@ from headrace.cli.watching import REFRESH_S, end_of, look
 from headrace.cli.watching import watch as follow
 from headrace.errors import UnknownNameError, nearest
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.on_disk import check_there
+from headrace.runs.on_disk import there
 from headrace.runs.planned_steps import steps_of
-from headrace.runs.runs import Run, open_run
+from headrace.runs.runs import Run, run_of_record
 from headrace.status.logs import log_files
 from headrace.status.run_details import run_details
 
@@ -68,8 +68,7 @@ def logs(
         headrace logs
         headrace logs digits-20260102-030405-0a1b2c3d train --follow
     """
-    check_there(open_ledger().run(known_run(run_id)), "logs")
-    job = open_run(known_run(run_id))
+    job = run_of_record(there(known_run(run_id)))
     names = [planned.name for planned in steps_of(job.recipe, job.request.kind)]
     if step is not None and step not in names:
         raise UnknownNameError(f"This run has no step '{step}'", nearest(step, names))

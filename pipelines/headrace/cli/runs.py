@@ -27,7 +27,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.recipe.overrides import check_size
 from headrace.runs.audit import Actor
 from headrace.runs.lifecycle import create_run
-from headrace.runs.on_disk import check_there
+from headrace.runs.on_disk import there
 from headrace.runs.owners import process_owner
 from headrace.runs.runs import Run, RunRequest, open_run, run_of_folder
 from headrace.runs.suites import has_more_to_do
@@ -183,9 +183,7 @@ def evaluate(
     """
     alone = ("evaluate.also_checkpoints=[]",) if checkpoint else ()
     chosen = (f"evaluate.checkpoint={checkpoint}",) if checkpoint else ()
-    record = open_ledger().run(run_id)
-    check_there(record, "checkpoints")
-    folder = RunFolder(Path(record.folder))
+    folder = RunFolder(Path(there(run_id).folder))
     changes = (*alone, *(overrides or ()), *chosen)
     place = site or run_of_folder(run_id, folder).request.site
     more = {"kind": "evaluate", "of": run_id, "watch": watch}

@@ -27,7 +27,6 @@ from headrace.cli.words import (
     result_line,
     styled,
 )
-from headrace.errors import removed
 from headrace.files.layout import RunFolder
 from headrace.runs.owners import owner_process
 from headrace.states import FailureClass, StepState
@@ -185,6 +184,7 @@ def _ways_on(view: RunDetails, failed: StepView) -> Iterator[str]:
 
 def _places(view: RunDetails) -> Iterator[tuple[str, str]]:
     outputs = {step.name: step.outputs for step in view.steps}
+    removed = f" ({view.removed.words})" if view.removed else ""
     for title, step, key in (
         ("dataset", "pack", "dataset"),
         ("checkpoint", "train", "checkpoint"),
@@ -193,14 +193,10 @@ def _places(view: RunDetails) -> Iterator[tuple[str, str]]:
         ("report", "probe", "report"),
     ):
         value = outputs.get(step, {}).get(key)
-        gone = view.dataset_removed if key == "dataset" else ""
-        if view.removed and isinstance(value, str) and not (gone or Path(value).exists()):
-            gone = view.removed.words
-        yield title, f"{value}{f' ({gone})' if gone else ''}" if isinstance(value, str) else ""
+        gone = view.dataset_removed if key == "dataset" else removed
+        yield title, f"{value}{gone}" if isinstance(value, str) else ""
     if outputs.keys() & {"train", "suite"} and "pack" not in outputs:
         yield "dataset", "none: the training reads its own data"
-    if view.removed is not None:
-        yield "gone", str(removed(view.run_id, view.removed, view.removed.what))
     yield from (("changed", each) for each in view.changed)
     yield from (("image", f"{image} ({digest})") for image, digest in view.images.items())
     yield from (("profile", each.opened_by) for each in view.traces)
@@ -210,7 +206,7 @@ def _places(view: RunDetails) -> Iterator[tuple[str, str]]:
     yield "cost", "" if view.cost is None else cost_words(view.cost)
     yield from predicted(view.ahead, view.elapsed_s)
     yield "left out", view.informing.words if view.informing.count else ""
-    yield "run folder", str(Path(view.folder))
+    yield "run folder", f"{Path(view.folder)}{removed}"
 
 
 def history_of(run: RunFolder) -> History:

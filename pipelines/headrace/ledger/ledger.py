@@ -5,6 +5,7 @@ Only the control side writes it, from the files that the cluster's side leaves.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any
@@ -23,7 +24,7 @@ from headrace.ledger.removals import Removals
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, LedgerSummary, RunRecord, WaitRecord
 from headrace.ledger.trial_rows import TrialRows
 from headrace.ledger.usage_rows import UsageRows
-from headrace.states import LeaseState, StepState
+from headrace.states import BY_HAND, LeaseState, StepState
 
 _OPEN = tuple(state for state in StepState if not state.is_final)
 
@@ -68,9 +69,15 @@ class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, Removals, TrialRows, Us
                 num_attempts=_count(session, AttemptRecord),
             )
 
-    def add_run(self, record: RunRecord) -> bool:
-        """Enter a run unless its key is known; return whether this call entered it."""
+    def add_run(self, record: RunRecord, refers_to: Collection[str] = ()) -> bool:
+        """Enter a run unless its key is known; return whether this call entered it.
+
+        Raises:
+            RemovedError: A run that it refers to was removed.
+        """
         with self._database.write("runs") as session:
+            for each in session.scalars(select(RunRecord).where(RunRecord.run_id.in_(refers_to))):
+                _check_there(each)
             if session.scalar(select(RunRecord).filter_by(key=record.key)) is not None:
                 return False
             if session.get(RunRecord, record.run_id) is not None:
@@ -118,16 +125,14 @@ class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, Removals, TrialRows, Us
         users who take over a run at once, only one does.
 
         Raises:
-            RemovedError: Its checkpoints are gone.
+            RemovedError: Its files were removed.
         """
         values = {"finished_at": None, **given(state=StepState.RUNNING, owner=owner)}
         change = update(RunRecord).filter_by(run_id=run_id, **given(owner=previous))
-        with self._database.write() as session:
-            gone = _known(session, RunRecord, "run", run_id, with_for_update=True).removed
-            if gone is not None and gone.covers("checkpoints"):
-                raise removed(run_id, gone, "checkpoints")
+        with self._database.write("runs") as session:
+            _check_there(_known(session, RunRecord, "run", run_id))
             session.execute(change.values(values))
-            return _known(session, RunRecord, "run", run_id, populate_existing=True)
+            return _known(session, RunRecord, "run", run_id)
 
     def change_run(self, run_id: str, **values: str | tuple[str, ...]) -> None:
         """Enter new `site_name`, `recipe_fingerprint` and `overrides` of a run that continues."""
@@ -235,8 +240,13 @@ def _count(session: Session, kind: type[LedgerRow], *where: Any) -> int:
     return session.scalar(select(func.count()).select_from(kind).where(*where)) or 0
 
 
-def _known(session: Session, kind: type[AnyRow], what: str, name: str, **options: bool) -> AnyRow:
-    found = session.get(kind, name, **options)  # type: ignore[arg-type]
+def _check_there(run: RunRecord) -> None:
+    if run.removed is not None and run.removed.by != BY_HAND:  # those may come back
+        raise removed(run.run_id, run.removed)
+
+
+def _known(session: Session, kind: type[AnyRow], what: str, name: str) -> AnyRow:
+    found = session.get(kind, name)
     if found is None:
         newest = select(kind.__mapper__.primary_key[0]).order_by(kind.created_at.desc()).limit(10)
         raise UnknownNameError(

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import hashlib
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -29,6 +28,11 @@ _DEFAULT_REGION = "us-east-1"
 _CONNECT_TIMEOUT_S = 10.0
 _MAX_PARTS = 10_000  # S3's limit
 _NOT_LISTED = ("NotImplemented", "does not exist")  # of servers without versions or uploads
+_LEFT_OVER = (
+    ("list_object_versions", ("Versions", "DeleteMarkers"), "delete_object", ("Key", "VersionId")),
+    ("list_multipart_uploads", ("Uploads",), "abort_multipart_upload", ("Key", "UploadId")),
+)
+"""What is left when all objects are removed: listings and their parts, requests and their keys."""
 
 
 class S3Store(FsspecStore):
@@ -39,79 +43,21 @@ class S3Store(FsspecStore):
     bucket (AbortIncompleteMultipartUpload) removes those.
     """
 
-    def stored_bytes(self) -> int:
-        """Return the bytes of all versions of its objects, without unfinished uploads."""
-        return sum(each.get("Size", 0) for each in self._versions())
-
-    def purge(self, *, keeps_newest: bool, older_than_s: float = 0.0) -> int:
-        """Remove all versions of its objects and unfinished uploads; return how many.
-
-        Args:
-            keeps_newest: Whether the newest versions stay.
-            older_than_s: Only uploads that began longer ago, and versions that are older.
-        """
-        bucket, _, prefix = self._prefix
-        until = time.time() - older_than_s
-
-        def is_old(one: Mapping[str, Any], at: str) -> bool:
-            return float(one[at].timestamp()) <= until
-
-        found = [
-            {name: one[name] for name in ("Key", "VersionId") if one.get(name)}
-            for one in self._versions()
-            if is_old(one, "LastModified") and not (keeps_newest and one.get("IsLatest", True))
-        ]
-        for one in found:  # one by one: some servers want requests for many in a form of their own
-            self._send("delete_object", Bucket=bucket, **one)
-        uploads = [
-            one
-            for page in self._listed("list_multipart_uploads", "KeyMarker", "UploadIdMarker")
-            for one in page.get("Uploads", ())
-            if is_old(one, "Initiated") and one["Key"].startswith(prefix)
-        ]
-        for one in uploads:
-            more = {"Bucket": bucket, "Key": one["Key"], "UploadId": one["UploadId"]}
-            self._send("abort_multipart_upload", **more)
-        return len(found) + len(uploads)
-
-    def _versions(self) -> Iterator[Mapping[str, Any]]:
-        """Yield versions and delete markers; plain objects if the server has no versions."""
-        pages = [*self._listed("list_object_versions", "KeyMarker", "VersionIdMarker")]
-        for page in pages or self._listed("list_objects_v2", "ContinuationToken"):
-            for kind in ("Versions", "DeleteMarkers", "Contents"):
-                yield from page.get(kind, ())
-
-    def _listed(self, method: str, *markers: str) -> Iterator[Mapping[str, Any]]:
-        """Yield pages of a listing; none if the server does not have it."""
-        bucket, _, prefix = self._prefix
-        request: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
-        while True:
-            try:
-                page = self._send(method, **request)
-            except (StoreAccessError, StoreMissingError) as error:
-                if any(words in error.what for words in _NOT_LISTED):
-                    return
-                raise
-            yield page
-            if not page.get("IsTruncated"):
-                return
-            request |= {name: page[f"Next{name}"] for name in markers if page.get(f"Next{name}")}
-
-    def _send(self, method: str, **request: Any) -> Any:
-        files = self._files()
+    def purge(self) -> None:
+        """Remove all objects with their versions, delete markers, and unfinished uploads."""
+        super().purge()
+        bucket, _, prefix = f"{self._root}/".partition("/")
+        found = {"Bucket": bucket, "Prefix": prefix}
         with self._errors(None):
-            return sync(files.loop, files._call_s3, method, **request)  # noqa: SLF001  s3fs has no other
-
-    @property
-    def _prefix(self) -> tuple[str, str, str]:
-        bucket, slash, prefix = self._root.partition("/")
-        return bucket, slash, f"{prefix}/" if prefix else ""
+            for listing, kinds, removal, keys in _LEFT_OVER:
+                self._files().remove_all(listing, kinds, removal, keys, found)
 
     def _open(self) -> Any:
         return _connect(self._options)
 
     def _pages(self) -> Iterator[Sequence[Mapping[str, Any]]]:
-        bucket, _, prefix = self._prefix
+        bucket, _, prefix = self._root.partition("/")
+        prefix += "/" if prefix else ""
         after = yield from self._files().quick.pages(bucket, prefix)
         if after is not None:
             yield from self._files().pages(bucket, prefix, after)
@@ -163,6 +109,28 @@ class S3Files(S3FileSystem):  # type: ignore[misc]
             if not page["IsTruncated"]:
                 return
             more = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def remove_all(
+        self, listing: str, kinds: Sequence[str], removal: str, keys: Sequence[str], where: Any
+    ) -> None:
+        """Send a request for each entry of a listing; none if the server does not have it."""
+
+        async def listed() -> Any:
+            return await self.s3.get_paginator(listing).paginate(**where).build_full_result()
+
+        try:
+            pages = sync(self.loop, self._retried, listed, f"{where['Bucket']}/{where['Prefix']}")
+        except (StoreAccessError, StoreMissingError) as error:
+            if not any(words in error.what for words in _NOT_LISTED):
+                raise
+            return
+        for one in (one for kind in kinds for one in pages.get(kind, ())):
+            if one["Key"].startswith(where["Prefix"]):  # some servers list all uploads
+                request = {
+                    "Bucket": where["Bucket"],
+                    **{name: one[name] for name in keys if name in one},
+                }
+                sync(self.loop, self._call_s3, removal, **request)
 
     @cached_property
     def quick(self) -> Quick:

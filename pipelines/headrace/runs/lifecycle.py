@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.clusters.images import pull
-from headrace.errors import RemovedError, SiteError, StepError
+from headrace.errors import SiteError, StepError
 from headrace.files.atomic import write_json, write_record
 from headrace.files.layout import RunFolder, SiteFolder
 from headrace.files.private import make_private
@@ -30,7 +30,7 @@ from headrace.recipe.unix_accounts import other_account
 from headrace.runs.audit import START, Actor, check_access, note, noting_refusals
 from headrace.runs.code_snapshot import allowing_copy, with_snapshot
 from headrace.runs.code_state import containers_of
-from headrace.runs.on_disk import check_mentioned, check_there, note_sizes
+from headrace.runs.on_disk import mentioned, note_sizes, there
 from headrace.runs.planned_steps import KINDS
 from headrace.runs.provenance import write_provenance
 from headrace.runs.resolve import check_evaluated, of_run, resolve
@@ -70,11 +70,6 @@ def create_run(request: RunRequest) -> Run:
         run = _entered(_new_run(request, recipe, site), loaded, source)
         if run is not None:
             note(by, START, run.run_id, words)
-            try:
-                check_mentioned(run.folder)  # again: from now on `headrace clean` sees the run
-            except RemovedError:
-                finish_run(run, StepState.FAILED)
-                raise
             return run
     existing = open_ledger().run_by_key(request.key)
     if existing is None:
@@ -89,9 +84,8 @@ def _checked(request: RunRequest, loaded: Recipe) -> tuple[Recipe, Site, Mapping
     site = load_site(request.site, user)
     check_user(site, Actor.of(request.owner, request.user).user)
     if request.of:
-        evaluated = open_ledger().run(request.of)
+        evaluated = there(request.of)
         check_files(evaluated)
-        check_there(evaluated, "checkpoints")
         folder = RunFolder(Path(evaluated.folder))
         site = allowing_copy(site, folder, is_from_terminal=is_from_terminal)
         loaded = of_run(loaded, folder, watch=request.watch)
@@ -118,7 +112,7 @@ def finish_run(run: Run, state: StepState) -> None:
     if is_suite(record):
         tell("report of the suite", partial(write_report, record))
     tell("accounting", partial(note_usage, run.run_id))
-    tell("size on disk", partial(note_sizes, [run.run_id]))
+    tell("size on disk", partial(note_sizes, run.run_id))
     if run.request.kind not in KINDS and state is StepState.SUCCEEDED:
         tell("report of the step", partial(step_kind(run.request.kind).report, run.run_id))
 
@@ -159,8 +153,7 @@ def _entered(run: Run, loaded: Recipe, source: Mapping[str, Any]) -> Run | None:
     entered = False
     try:
         run = _write_folder(run, loaded, source)
-        check_mentioned(run.folder)
-        entered = open_ledger().add_run(recorded(run, time.time()))
+        entered = open_ledger().add_run(recorded(run, time.time()), mentioned(run.folder))
     finally:
         if not entered:
             shutil.rmtree(run.folder.path, ignore_errors=True)

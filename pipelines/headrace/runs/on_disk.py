@@ -1,92 +1,73 @@
-"""The files of runs: their parts, the bytes of each, and what is gone."""
+"""The files of runs: the bytes of their parts, and what is gone."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from headrace.errors import LedgerError, removed
-from headrace.files.atomic import read_bytes, read_record
+from headrace.files.atomic import read_bytes, read_record, write_record
 from headrace.files.layout import RunFolder
-from headrace.files.removal import GOING, disk_bytes
+from headrace.files.removal import disk_bytes
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.removals import RunSize
 from headrace.ledger.rows import RunRecord
+from headrace.ledger.usage_rows import at_most
 from headrace.states import BY_HAND, Removal
 
-RECORD, CODE = "record", "code"
-"""Parts that stay until a run is forgotten: it is described, compared and run again by them."""
+RECORD = "records"
+"""The part that stays until a run is forgotten: it is described, compared and run again by it."""
 
-_PART_OF = {
+_PARTS = {
     "checkpoints": "checkpoints", "callbacks": "checkpoints", "predicted": "checkpoints",
-    "history": "logs", "loggers": "logs", "attempts": "logs", "code": CODE,
-    "recipe.json": RECORD, "site.json": RECORD, "request.json": RECORD, "provenance.json": RECORD,
-    "prediction.json": RECORD, "working-tree.diff": RECORD, "code.json": RECORD,
-    "recipe.source.json": RECORD, "suite.json": RECORD,
+    "history": "logs", "loggers": "logs", "attempts": "logs", "code": RECORD,
 }  # fmt: skip
-"""Parts by the names in the folder of a run or trial; `other` for all others."""
+"""Parts of a run or trial by their folders; other folders are `other`, files are the record."""
 
-_RUN_ID = re.compile(rb"[\w.-]+-\d{8}-\d{6}-[0-9a-f]{8}(?!/code/)")
-"""Not of its copy of the code: each run has its own."""
-
-
-def parts_in(folder: RunFolder) -> Iterator[tuple[str, str]]:
-    """Yield the part and the path of all that lies in a run's folder, and in those of its trials.
-
-    Paths are relative to the folder.
-    """
-    for name in _names(folder.path):
-        if name != folder.trials.name:
-            yield _part(name), name
-            continue
-        for trial in _names(folder.trials):
-            for each in _names(folder.trials / trial):
-                part = _part(each)
-                yield "other" if part == RECORD else part, f"{name}/{trial}/{each}"
+_NAME = re.compile(rb"[\w.-]+-(?:\d{8}-\d{6}-[0-9a-f]{8}(?!/code/)|[0-9a-f]{12}\b)")
+"""Runs, but not their copies of the code, of which each run has its own; and datasets."""
 
 
-def _part(name: str) -> str:
-    if name.startswith(GOING):
-        name = name.removeprefix(GOING).rpartition("-")[0]
-    return _PART_OF.get(name, "other")
+def removable(folder: RunFolder) -> list[Path]:
+    """Return the folders that go if a run is removed."""
+    found = [*folder.path.iterdir()] if folder.path.is_dir() else []
+    return [each for each in found if each.is_dir() and each != folder.code]
 
 
-def _names(folder: Path) -> list[str]:
-    with suppress(FileNotFoundError, NotADirectoryError):
-        return sorted(each.name for each in folder.iterdir())
-    return []
+def sizes_of(rows: Sequence[RunRecord]) -> dict[str, dict[str, int]]:
+    """Measure the bytes on disk of runs by part; the folders of their leases count as logs."""
+    leases, found = open_ledger().leases_of([row.run_id for row in rows]), {}
+    for row in rows:
+        counted, sizes = set[tuple[int, int]](), Counter[str]()
+        for part, path in _parts(Path(row.folder)):
+            sizes[part] += disk_bytes(path, counted)
+        for lease in leases.get(row.run_id, ()):
+            sizes["logs"] += disk_bytes(lease.folder, counted)
+        found[row.run_id] = dict(+sizes)
+    return found
 
 
-def measured(folder: RunFolder, leases: Iterable[str]) -> dict[str, int]:
-    """Return the bytes on disk of a run by part; the folders of its leases count as logs."""
-    counted: set[tuple[int, int]] = set()
-    sizes = Counter[str]()
-    for part, name in parts_in(folder):
-        sizes[part] += disk_bytes(folder.path / name, counted)
-    sizes["logs"] += sum(disk_bytes(each, counted) for each in leases)
-    return {part: num_bytes for part, num_bytes in sizes.items() if num_bytes}
+def _parts(folder: Path) -> Iterator[tuple[str, Path]]:
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name == "trials":
+            for trial in path.iterdir():
+                yield from _parts(trial)
+        else:
+            yield _PARTS.get(path.name, "other" if path.is_dir() else RECORD), path
 
 
-def note_sizes(run_ids: Iterable[str]) -> dict[str, dict[str, int]]:
-    """Measure runs that have ended, enter their sizes in the ledger, and return these."""
-    ledger, ids = open_ledger(), [*run_ids]
-    leases = ledger.leases_of(ids)
-    sizes = {
-        row.run_id: measured(
-            RunFolder(Path(row.folder)), (each.folder for each in leases.get(row.run_id, ()))
-        )
-        for row in (ledger.runs(len(ids), run_ids=ids) if ids else ())
-    }
-    ledger.put_sizes(sizes)
-    return sizes
+def note_sizes(*run_ids: str) -> None:
+    """Measure runs that have ended, and enter their sizes in the ledger."""
+    ledger = open_ledger()
+    for some in at_most(run_ids):
+        ledger.put_sizes(sizes_of(ledger.runs(len(some), run_ids=some)))
 
 
-def removal_of(record: RunRecord | RunSize) -> Removal | None:
-    """Return what is gone of a run, None if nothing is; enter a folder that was removed by hand.
+def removal_of(record: RunRecord) -> Removal | None:
+    """Return the removal of a run, None if it is there; enter a folder that was removed by hand.
 
     A folder counts as removed only if the one above it is there: a file system may be missing.
     """
@@ -102,44 +83,37 @@ def removal_of(record: RunRecord | RunSize) -> Removal | None:
     return known
 
 
-def check_there(record: RunRecord, part: str = "run") -> None:
-    """Raise if a part of a run that is needed is gone.
+def there(run_id: str) -> RunRecord:
+    """Return a run whose files are needed.
 
     Raises:
-        RemovedError: It is.
+        RemovedError: They were removed.
     """
-    gone = removal_of(record)
-    if gone is not None and (gone.covers(part) or gone.by == BY_HAND):
-        raise removed(record.run_id, gone, part)
+    record = open_ledger().run(run_id)
+    if (gone := removal_of(record)) is not None:
+        raise removed(run_id, gone)
+    return record
 
 
-def tombstone(dataset: Path) -> Path:
-    """Return the file that says who removed a dataset; it counts only while the dataset is gone."""
-    return dataset.with_name(f".{dataset.name}.removed")
+def dataset_removal(dataset: str, removal: Removal | None = None) -> Removal | None:
+    """Return the removal of a packed dataset; None if it is there, or not of this machine.
 
-
-def dataset_removal(place: str) -> Removal | None:
-    """Return the removal of a packed dataset; None if it is there, or not of this machine."""
-    path = Path(place)
-    if "://" in place or path.exists() or not path.parent.is_dir():
+    Side effects: a new `removal` is entered in a file beside it.
+    """
+    path = Path(dataset)
+    if "://" in dataset or path.exists() or not path.parent.is_dir():
         return None
-    today = Removal(at=time.time(), by=BY_HAND, what="dataset")
-    return read_record(tombstone(path), Removal) or today
+    file = path.with_name(f".{path.name}.removed")
+    known = removal or read_record(file, Removal)
+    if removal is not None or known is None:
+        known = known or Removal(at=time.time(), by=BY_HAND, what="dataset")
+        with suppress(OSError):  # a reader may not write there
+            write_record(file, known)
+    return known
 
 
 def mentioned(folder: RunFolder) -> set[str]:
-    """Return the ids of other runs that a run's record refers to, as by `train.init_from`."""
+    """Return names of other runs and of datasets in a run's record, as of `train.init_from`."""
     files = (folder.recipe, folder.request, folder.source)
-    found = {each.decode() for file in files for each in _RUN_ID.findall(read_bytes(file) or b"")}
+    found = {each.decode() for file in files for each in _NAME.findall(read_bytes(file) or b"")}
     return found - {folder.run_id}
-
-
-def check_mentioned(folder: RunFolder) -> None:
-    """Raise if the checkpoints of a run that the record of another one refers to are gone.
-
-    Raises:
-        RemovedError: They are.
-    """
-    if run_ids := mentioned(folder):
-        for record in open_ledger().runs(len(run_ids), run_ids=run_ids):
-            check_there(record, "checkpoints")

@@ -17,7 +17,7 @@ from headrace.recipe.gang_size import narrowed, with_readers
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.recipe.target_arguments import is_as_here
-from headrace.runs.on_disk import check_there
+from headrace.runs.on_disk import there
 from headrace.runs.planned_steps import KINDS
 from headrace.runs.runs import Run, outputs_of
 from headrace.states import StepState
@@ -210,12 +210,9 @@ def _with_init_file(recipe: Recipe) -> Recipe:
     if Path(wanted).suffix in _WEIGHTS:
         return recipe
     from headrace.checkpoints.files import chosen
-    from headrace.ledger.ledger import open_ledger
 
     run_id, _, checkpoint = wanted.partition(":")
-    record = open_ledger().run(run_id)
-    check_there(record, "checkpoints")
-    path = chosen(RunFolder(Path(record.folder)), checkpoint)
+    path = chosen(RunFolder(Path(there(run_id).folder)), checkpoint)
     train = recipe.train.model_copy(update={"init_from": str(path)})
     return recipe.model_copy(update={"train": train})
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from headrace.errors import HeadraceError, RemovedError, StepError, UserError
+from headrace.errors import HeadraceError, RemovedError, StepError, UserError, removed
 from headrace.files.atomic import is_there, read_record, read_text
 from headrace.files.layout import LeaseFolder, RunFolder, SiteFolder
 from headrace.ledger.ledger import open_ledger
@@ -20,7 +20,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.record import Record
 from headrace.runs.code_state import CodeSnapshot
-from headrace.runs.on_disk import check_there, dataset_removal
+from headrace.runs.on_disk import dataset_removal, removal_of
 from headrace.runs.owners import user_of
 from headrace.runs.planned_steps import KINDS
 from headrace.site_secrets import HERE, Asker, LeaseSecrets, secrets_for
@@ -223,8 +223,9 @@ def run_of_folder(run_id: str, folder: RunFolder) -> Run:
 
 def run_of_record(record: RunRecord) -> Run:
     """Open a run by its row, as `open_run`."""
-    if record.removed is None or record.removed.by == BY_HAND:
-        check_there(record)
+    gone = removal_of(record)
+    if gone is not None and gone.by == BY_HAND:
+        raise removed(record.run_id, gone)
     run = run_of_folder(record.run_id, RunFolder(Path(record.folder)))
     request = run.request.model_copy(update={"owner": record.owner})  # the ledger knows best
     return replace(run, request=request)

@@ -12,7 +12,7 @@ from headrace.files.sharing import open_to_read
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, LeaseRecord
 from headrace.record import Record
-from headrace.runs.on_disk import check_there
+from headrace.runs.on_disk import there
 
 MOST_LINES = 2000
 _MOST_BYTES = 2**20
@@ -54,7 +54,7 @@ def log_page(run_id: str, step: str, attempt: int, name: str, lines: int) -> Log
         UnknownNameError: No run, attempt or log has that name; paths are not accepted.
     """
     ledger = open_ledger()
-    check_there(ledger.run(run_id), "logs")
+    there(run_id)
     attempts = (row for row in ledger.attempts(run_id, step) if row.attempt == attempt)
     found = log_files(attempts, ledger.leases(run_id=run_id))
     files = {file.stem: file for _, file in found}
@@ -70,8 +70,7 @@ def report_file(run_id: str) -> Path:
     Raises:
         UnknownNameError: No run has that id, or it has no report.
     """
-    record = open_ledger().run(run_id)
-    check_there(record)
+    record = there(run_id)
     file = _reported(open_ledger().attempts(run_id))
     if file is None or not file.resolve().is_relative_to(Path(record.folder).resolve()):
         raise UnknownNameError(f"Run {run_id} has no report", "Evaluation writes it, at its end.")

@@ -60,7 +60,7 @@ class RunDetails(RunView):
     use: NodeLoad = NodeLoad()
     """NodeLoad of the nodes and ranks of the current training."""
     dataset_removed: str = ""
-    """When its packed dataset was removed, and by whom; empty if it is there."""
+    """As in ` (removed on 2026-11-29 by ada)`; empty if its packed dataset is there."""
     steps: tuple[StepView, ...]
 
 
@@ -89,7 +89,7 @@ def details_of(rows: RunRows) -> RunDetails:
         dashboard_url=shown.dashboard_url if shown else "",
         dashboard_lease=shown.lease_id if shown else "",
         has_lease=any(each.state.is_active for each in leases),
-        dataset_removed=gone.words if gone else "",
+        dataset_removed=f" ({gone.words})" if gone else "",
         steps=begun,
     )
     try:
