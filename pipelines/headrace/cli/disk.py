@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from typing import Annotated
 
 import typer
 from rich.filesize import decimal
 
-from headrace.cleanup.clean import CleanPlan, carry_out, forget, make_plan, retention_plan
-from headrace.cleanup.disk_use import disk_use
+from headrace.cleanup.clean import carry_out, make_plan, retention_plan
+from headrace.cleanup.items import Item, measure
 from headrace.cli import arguments
 from headrace.cli.console import JsonOption, tell, tell_json
 from headrace.cli.listing import ListColumn, tell_list
 from headrace.errors import UserError
+from headrace.ledger.ledger import open_ledger
 from headrace.recipe.load import parse
 from headrace.recipe.retention import RetentionRule
 from headrace.runs.audit import Actor
-from headrace.runs.on_disk import there
 
 _MOST = 10
-_SIZE = ListColumn("size", lambda each: decimal(each.num_bytes), is_figure=True)
-_ROWS = (
-    ListColumn("kind", lambda row: row.kind),
-    ListColumn("number", lambda row: f"{row.number:,}", is_figure=True),
-    _SIZE,
-)
-_ITEMS = (
+_SIZE = ListColumn("size", lambda item: decimal(item.num_bytes), is_figure=True)
+_COLUMNS = (
     ListColumn("kind", lambda item: item.kind),
     _SIZE,
     ListColumn("why", lambda item: item.why, is_optional=True),
@@ -40,19 +36,25 @@ def disk(as_json: JsonOption = False) -> None:
 
     Sizes of ended runs are measured once, at their end; only what may change is measured now. Bytes
     are those on disk: a file with two names counts once, the holes of a sparse file not at all.
-    The ten largest runs, datasets, ... follow; `--json` has all.
+    The ten largest items follow; `--json` has all.
 
     Examples:
         headrace disk
         headrace disk --json
     """
-    use = disk_use()
+    items = measure()
     if as_json:
-        tell_json(use)
+        tell_json(items)
         return
-    tell_list(use.rows, _ROWS, "", as_json=False)
-    tell("")
-    tell_list(use.items[:_MOST], _ITEMS, "", as_json=False)
+    size, number = Counter[str](), Counter(item.kind for item in items)
+    for item in items:
+        size[item.kind] += item.num_bytes
+    kinds = [Item(kind=each, name=f"{number[each]:,}", num_bytes=size[each]) for each in size]
+    kinds.append(Item(kind="total", name=f"{len(items):,}", num_bytes=sum(size.values())))
+    figures = (_COLUMNS[0], ListColumn("number", lambda item: item.name, is_figure=True), _SIZE)
+    tell_list(kinds, figures, "", as_json=False)
+    largest = sorted(items, key=lambda item: (-item.num_bytes, item.name))[:_MOST]
+    tell_list(largest, _COLUMNS, "", as_json=False)
 
 
 def clean(  # noqa: PLR0913  options of a command
@@ -73,9 +75,6 @@ def clean(  # noqa: PLR0913  options of a command
     unreferenced: Annotated[
         bool, typer.Option("--unreferenced", help="Also datasets that no run refers to.")
     ] = False,
-    forgets: Annotated[
-        bool, typer.Option("--forget", help="Leave removed runs out of lists.")
-    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -84,18 +83,13 @@ def clean(  # noqa: PLR0913  options of a command
     Never removed: what a run that has not ended uses, runs with a star or the tag `keep`, what
     another run refers to, runs that `headrace resume` can continue (unless they are named), and
     files of other users. Of a removed run the row, metrics, cost, record and copy of the code stay.
-    Without options, the `retention` of each site decides.
+    A removed run that is named again is left out of lists. Without options, the `retention` of each
+    site decides.
 
     Examples:
         headrace clean --older-than 30d --keep-last 5 --keep-best accuracy
         headrace clean digits-20260102-030405-0a1b2c3d
-        headrace clean --forget digits-20260102-030405-0a1b2c3d
     """
-    if forgets:
-        for run_id in runs or ():
-            forget(run_id, Actor.here())
-            tell(f"{run_id} is left out of lists; its metrics and cost are kept.")
-        return
     chosen = {
         "older_than": older_than,
         "keep_last": keep_last,
@@ -105,27 +99,23 @@ def clean(  # noqa: PLR0913  options of a command
     }
     given = {key: value for key, value in chosen.items() if value is not None}
     rule = parse(RetentionRule, given, "headrace clean")
-    named = [there(run_id).run_id for run_id in runs or ()]
+    named = [open_ledger().run(run_id).run_id for run_id in runs or ()]
     plan = make_plan(rule, named=named) if given or named else retention_plan()
-    if not as_json or not yes:
-        _show(plan, as_json=as_json)
-    if not plan.items or not (yes or _agreed()):
+    going = [item for item in plan if not item.stays]
+    if not as_json:
+        tell_list(going, _COLUMNS, "Nothing to remove.", as_json=False)
+        tell(f"{len(going):,} items, {decimal(sum(item.num_bytes for item in going))}")
+        for why, count in Counter(item.stays for item in plan if item.stays).items():
+            tell(f"{count:,} runs stay: {why}")
+    elif not yes:
+        tell_json(plan)
+    if not going or not (yes or _agreed()):
         return
     done = [*carry_out(plan, Actor.here())]
     left = [item for item in done if item.stays]
-    tell_list(done if as_json else left, _ITEMS, "All of it is removed.", as_json=as_json)
+    tell_list(done if as_json else left, _COLUMNS, "All of it is removed.", as_json=as_json)
     if left:
         raise typer.Exit(1)
-
-
-def _show(plan: CleanPlan, *, as_json: bool) -> None:
-    if as_json:
-        tell_json(plan)
-        return
-    tell_list(plan.items, _ITEMS, "Nothing to remove.", as_json=False)
-    tell(f"{len(plan.items):,} items, {decimal(sum(each.num_bytes for each in plan.items))}")
-    for why, count in plan.kept.items():
-        tell(f"{count:,} runs stay: {why}")
 
 
 def _agreed() -> bool:

@@ -5,7 +5,7 @@ Only the control side writes it, from the files that the cluster's side leaves.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any
@@ -20,16 +20,15 @@ from headrace.ledger.database import AnyRow, Database, default_url, given
 from headrace.ledger.lease_slots import ACTIVE, LeaseSlots
 from headrace.ledger.machine_rows import MachineRows
 from headrace.ledger.many_runs import NEWEST_LEASES, ManyRuns
-from headrace.ledger.removals import Removals
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, LedgerSummary, RunRecord, WaitRecord
 from headrace.ledger.trial_rows import TrialRows
 from headrace.ledger.usage_rows import UsageRows
-from headrace.states import BY_HAND, LeaseState, StepState
+from headrace.states import BY_HAND, LeaseState, Removal, StepState
 
 _OPEN = tuple(state for state in StepState if not state.is_final)
 
 
-class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, Removals, TrialRows, UsageRows):
+class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, TrialRows, UsageRows):
     """Enter, find and change rows; safe to share between threads and to use after a fork.
 
     Raises `UnknownNameError` for a row that does not exist.
@@ -133,6 +132,24 @@ class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, Removals, TrialRows, Us
             _check_there(_known(session, RunRecord, "run", run_id))
             session.execute(change.values(values))
             return _known(session, RunRecord, "run", run_id)
+
+    def set_removed(
+        self, run_id: str, removal: Removal | None, *, is_forgotten: bool = False
+    ) -> bool:
+        """Enter the removal of an ended run; return whether it had ended.
+
+        From then on `reopen_run` refuses the run. Lists leave out a forgotten one.
+        """
+        change = update(RunRecord).filter_by(run_id=run_id).where(RunRecord.state.not_in(_OPEN))
+        with self._database.write("runs") as session:
+            session.execute(change.values(removed=removal, is_forgotten=is_forgotten))
+            return _known(session, RunRecord, "run", run_id).state.is_final
+
+    def put_sizes(self, sizes: Mapping[str, dict[str, int]]) -> None:
+        """Enter bytes by part, by run."""
+        with self._database.write() as session:
+            for run_id, parts in sizes.items():
+                session.execute(update(RunRecord).filter_by(run_id=run_id).values(sizes=parts))
 
     def change_run(self, run_id: str, **values: str | tuple[str, ...]) -> None:
         """Enter new `site_name`, `recipe_fingerprint` and `overrides` of a run that continues."""
