@@ -13,11 +13,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from aiobotocore.session import AioSession
-from botocore.exceptions import BotoCoreError
+from botocore.exceptions import BotoCoreError, ClientError
 from fsspec.asyn import sync
 from s3fs import S3FileSystem
+from s3fs.errors import translate_boto_error
 
-from headrace.errors import StoreAccessError, StoreMissingError, without_secrets
+from headrace.errors import StoreAccessError, without_secrets
 from headrace.objects.fsspec_store import PIECE_BYTES, FsspecStore, Piece, Sent
 from headrace.objects.protocol import StoredFile, Tick, checked_path
 from headrace.objects.s3_errors import S3Request, explained, retried
@@ -27,7 +28,7 @@ from headrace.recipe.site import StoreOptions
 _DEFAULT_REGION = "us-east-1"
 _CONNECT_TIMEOUT_S = 10.0
 _MAX_PARTS = 10_000  # S3's limit
-_NOT_LISTED = ("NotImplemented", "does not exist")  # of servers without versions or uploads
+_NOT_LISTED = (404, 405, 501)  # statuses of servers without versions or uploads
 _LEFT_OVER = (
     ("list_object_versions", ("Versions", "DeleteMarkers"), "delete_object", ("Key", "VersionId")),
     ("list_multipart_uploads", ("Uploads",), "abort_multipart_upload", ("Key", "UploadId")),
@@ -116,14 +117,14 @@ class S3Files(S3FileSystem):  # type: ignore[misc]
         """Send a request for each entry of a listing; none if the server does not have it."""
 
         async def listed() -> Any:
-            return await self.s3.get_paginator(listing).paginate(**where).build_full_result()
+            try:
+                return await self.s3.get_paginator(listing).paginate(**where).build_full_result()
+            except ClientError as error:
+                if error.response["ResponseMetadata"]["HTTPStatusCode"] in _NOT_LISTED:
+                    return {}
+                raise translate_boto_error(error) from error
 
-        try:
-            pages = sync(self.loop, self._retried, listed, f"{where['Bucket']}/{where['Prefix']}")
-        except (StoreAccessError, StoreMissingError) as error:
-            if not any(words in error.what for words in _NOT_LISTED):
-                raise
-            return
+        pages = sync(self.loop, self._retried, listed, f"{where['Bucket']}/{where['Prefix']}")
         for one in (one for kind in kinds for one in pages.get(kind, ())):
             if one["Key"].startswith(where["Prefix"]):  # some servers list all uploads
                 request = {
