@@ -165,10 +165,6 @@ class UnknownNameError(UserError):
     """No run, lease, dataset or step has that name."""
 
 
-class RemovedError(UnknownNameError):
-    """A run or dataset was removed, by `headrace clean` or by hand."""
-
-
 class DataError(HeadraceError):
     """Samples, shards or manifests are wrong."""
 
@@ -337,13 +333,13 @@ def warn_once(text: str) -> None:
     logger.warning("%s", text)
 
 
-def removed(run_id: str, removal: Removal) -> RemovedError:
+def removed(run_id: str, removal: Removal) -> UnknownNameError:
     """Return the error for a request that needs the files of a removed run."""
     again = f"Run it again: headrace rerun {run_id}"
     if removal.by == BY_HAND:
         again = f"To leave it out of lists: headrace clean {run_id}"
     what = f"Run {run_id} was {removal.words}"
-    return RemovedError(what, f"Its metrics and cost are kept. {again}")
+    return UnknownNameError(what, f"Its metrics and cost are kept. {again}")
 
 
 def nearest(value: str, choices: Iterable[str]) -> str:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
-from pathlib import Path
-
 import pytest
 
 ROOMS = {"cleanup", "execution", "leases", "runs", "status"}
@@ -18,11 +15,3 @@ def _own_ledger(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     if request.path.parent.name in ROOMS:
         request.getfixturevalue("headrace_home")
         monkeypatch.delenv("HEADRACE_LEDGER", raising=False)
-
-
-@pytest.fixture
-def own_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No cache and no staged copy of this account: what cleans must not find them."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("LOGNAME", f"test-{uuid.uuid4().hex}")  # in the names of tiers in memory

@@ -22,14 +22,12 @@ from headrace.files.removal import check_removable, remove
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.many_runs import Packing
 from headrace.ledger.rows import RunRecord
-from headrace.objects.store import is_remote, open_store
+from headrace.objects.store import is_remote
 from headrace.packing.target import DatasetFolder, PackTarget
-from headrace.recipe.retention import RetentionRule
-from headrace.recipe.site import Site, StoreOptions
+from headrace.recipe.site import RetentionRule, Site, StoreOptions
 from headrace.runs.audit import Actor, note
 from headrace.runs.on_disk import (
     RECORD,
-    dataset_removal,
     mentioned,
     note_sizes,
     removable,
@@ -38,7 +36,7 @@ from headrace.runs.on_disk import (
 from headrace.runs.planned_steps import run_metrics
 from headrace.staging.cache import evict
 from headrace.staging.staged_folder import StagedFolder
-from headrace.states import BY_HAND, Removal, StepState
+from headrace.states import Removal, StepState
 
 _INTERRUPTED = "an earlier removal was interrupted"
 _FORGET = "it was removed; now lists leave it out"
@@ -62,24 +60,22 @@ def make_plan(rule: RetentionRule, site: str = "", named: Collection[str] = ()) 
         named: Runs that go whatever their age and end; removed ones are forgotten.
     """
     rows = measured_runs()
-    present = {row.run_id: row for row in rows if removal_of(row) is None}
+    gone = {row.run_id: removal_of(row) for row in rows}
+    present = {row.run_id: row for row in rows if not gone[row.run_id]}
     best = {} if named else _newest_and_best(present.values(), rule)
     plan = dict[str, Item]()
     for row in rows:
         size = sum(each for part, each in (row.sizes or {}).items() if part != RECORD)
-        is_present, is_named = row.run_id in present, row.run_id in named
+        is_named = row.run_id in named
         why = stays = ""
-        if is_present and (is_named or (not named and _is_old(row, rule, site))):
+        if gone[row.run_id]:
+            why = _FORGET if is_named else _INTERRUPTED if size else ""
+        elif size and (is_named or (not named and _is_old(row, rule, site))):
             why = f"ended {_day(row.finished_at or time.time())}"
             stays = _why_kept(row, rule, is_named=is_named) or best.get(row.run_id, "")
-        elif not is_present and is_named:
-            why = _FORGET
-        elif row.removed is not None and row.removed.by != BY_HAND and size:
-            why = _INTERRUPTED
         if why:
-            plan[row.run_id] = Item(
-                kind="run", name=row.run_id, num_bytes=size, why=why, stays=stays
-            )
+            item = Item(kind="run", name=row.run_id, num_bytes=size, why=why, stays=stays)
+            plan[row.run_id] = item
     names = {run_id: _names(row) for run_id, row in present.items()}
     going = {item.name for item in plan.values() if not item.stays and item.name in present}
     while more := going & {each for run_id in names.keys() - going for each in names[run_id]}:
@@ -101,8 +97,8 @@ def _why_kept(row: RunRecord, rule: RetentionRule, *, is_named: bool) -> str:
         return "it has not ended"
     if is_kept(row, rule.keep_tags):
         return "star or tag"
-    if os.lstat(row.folder).st_uid != os.geteuid():
-        return "of another user"
+    if not os.path.isdir(row.folder) or os.stat(row.folder).st_uid != os.geteuid():
+        return "of another user, or not on this machine"
     can_resume = row.state is not StepState.SUCCEEDED and not is_named
     return "`headrace resume` can continue it" if can_resume else ""
 
@@ -134,11 +130,14 @@ def _newest_and_best(rows: Iterable[RunRecord], rule: RetentionRule) -> dict[str
 def _names(row: RunRecord) -> set[str]:
     """Return the names of runs and datasets that a run needs.
 
-    If it has not ended, it may find its own dataset packed: then `NAME-`, whatever its content.
+    If it has not ended, it may find its own dataset packed: then `NAME-`, whatever its content, or
+    an empty name for every dataset if the run is another user's.
     """
     folder = RunFolder(Path(row.folder))
     if row.state.is_final:
         return mentioned(folder)
+    if not os.access(folder.path, os.X_OK):
+        return {""}
     dataset = json.loads(read_text(folder.recipe) or "{}").get("dataset") or {}
     return {*mentioned(folder), f"{dataset.get('name')}-"}
 
@@ -167,7 +166,7 @@ def _others(
 
 def _is_used(place: str, names: Collection[str]) -> bool:
     name = Path(place).name
-    return name in names or f"{name.rpartition('-')[0]}-" in names
+    return not {"", name, f"{name.rpartition('-')[0]}-"}.isdisjoint(names)
 
 
 def _day(at: float) -> str:
@@ -211,7 +210,7 @@ def _remove(item: Item, by: Actor) -> str:
     if item.kind == "run":
         return _remove_run(item, by)
     if item.kind == "dataset" and item.why != _INTERRUPTED:
-        return _remove_dataset(item.name, by)
+        return _remove_dataset(item.name)
     if item.kind == "staged copy" and item.why != _INTERRUPTED:
         return "" if evict(StagedFolder(path, "")) else "it is in use"
     if KINDS[item.kind].goes == "idle" and _open_runs():
@@ -246,8 +245,10 @@ def _remove_run(item: Item, by: Actor) -> str:
     return ""
 
 
-def _remove_dataset(place: str, by: Actor) -> str:
+def _remove_dataset(place: str) -> str:
     target = PackTarget(folder=DatasetFolder(Path(place)), url=None, s3=StoreOptions())
+    if is_remote(place) and not place.startswith("s3://"):
+        return "headrace removes datasets of object stores from S3 only"
     if is_remote(place):
         files = (RunFolder(Path(each.folder)).site for each in _packings()[place])
         site = next(filter(None, (read_record(file, Site) for file in files)), None)
@@ -260,7 +261,9 @@ def _remove_dataset(place: str, by: Actor) -> str:
     with at_once(target.lock_file) as is_free:
         if not is_free or any(_is_used(place, _names(row)) for row in _open_runs()):
             return "a run uses it"
-        open_store(target.location, target.s3).purge()
-        remove(folder)  # records of a dataset in an object store
-    dataset_removal(place, Removal(at=time.time(), by=by.user, what="dataset"))
+        if target.url:
+            from headrace.objects.s3 import S3Store  # imports s3fs
+
+            S3Store(target.url, target.s3).purge()
+        remove(folder)
     return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -86,10 +87,10 @@ def measure() -> list[Item]:
 
 
 def measured_runs() -> tuple[RunRecord, ...]:
-    """Return all runs, the newest first; measure ended ones that are new, gone or back again."""
+    """Return all runs, the newest first; ended ones of unknown size are measured."""
     rows = open_ledger().runs(MOST)
-    ended = (row for row in rows if row.state.is_final)
-    unknown = [row.run_id for row in ended if bool(row.sizes) != Path(row.folder).exists()]
+    ended = (row for row in rows if row.state.is_final and not row.sizes)
+    unknown = [row.run_id for row in ended if os.access(row.folder, os.R_OK)]
     note_sizes(*unknown)
     return open_ledger().runs(MOST) if unknown else rows
 

@@ -17,7 +17,7 @@ from headrace.cli.listing import ListColumn, tell_list
 from headrace.errors import UserError
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.load import parse
-from headrace.recipe.retention import RetentionRule
+from headrace.recipe.site import RetentionRule
 from headrace.runs.audit import Actor
 
 _MOST = 10

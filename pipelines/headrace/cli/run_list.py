@@ -79,15 +79,9 @@ def _left(row: RunView) -> str:
     return f"{duration(row.step_eta_s)} of {row.step}"
 
 
-def _size(row: RunView) -> str:
-    return "" if row.num_bytes is None else decimal(row.num_bytes)
-
-
 def _result(row: RunView) -> str:
-    if row.removed is not None:
-        which = "" if row.removed.what == "run" else f"{row.removed.what} "
-        return "; ".join(filter(None, (_outcome(row), which + row.removed.words)))
-    return _outcome(row)
+    removed = row.removed.words if row.removed else ""
+    return "; ".join(filter(None, (_outcome(row), removed)))
 
 
 def _outcome(row: RunView) -> str:
@@ -119,7 +113,7 @@ _COLUMNS = (
     ListColumn("time", lambda row: duration(row.elapsed_s), is_figure=True),
     ListColumn("left", _left, is_figure=True, is_optional=True),
     ListColumn("cost", lambda row: money(row.cost), is_figure=True, is_optional=True),
-    ListColumn("size", _size, is_figure=True, is_optional=True),
+    ListColumn("size", lambda row: decimal(row.num_bytes) if row.num_bytes else "", is_figure=True),
     ListColumn("result", _result),
 )
 

@@ -6,10 +6,12 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.errors import AccessError
+
+LEFT_BY_REMOVALS = ".*.partial"
+"""Pattern of folders that `set_aside` has renamed: the old name and a token stand in between."""
 
 _BLOCK_BYTES = 512  # of st_blocks, whatever the file system's are
 
@@ -51,10 +53,10 @@ def check_removable(path: Path, top: Path) -> None:
                 f"{each} is a link where headrace has a folder",
                 "Nothing behind it is removed. Put the folder itself there.",
             )
-    if (owner := path.lstat().st_uid) != os.geteuid():
-        raise AccessError(f"{path} belongs to another user (uid {owner})", "Ask its owner.")
-    if not os.access(path.parent, os.W_OK) or not os.access(path, os.W_OK):
-        raise AccessError(f"{path} cannot be written", "Nothing of it is removed. Allow writing.")
+    is_own = path.lstat().st_uid == os.geteuid()
+    if not (is_own and os.access(path.parent, os.W_OK) and os.access(path, os.W_OK)):
+        problem = "cannot be written" if is_own else "belongs to another user"
+        raise AccessError(f"{path} {problem}", "Nothing of it is removed.")
 
 
 def remove(path: Path) -> None:
@@ -68,9 +70,3 @@ def remove(path: Path) -> None:
 def set_aside(path: Path) -> Path:
     """Rename a folder that is to be removed, so that it is never found in part; return its path."""
     return path.rename(path.with_name(f".{path.name.lstrip('.')}.{secrets.token_hex(4)}.partial"))
-
-
-def left_by_removals(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Yield what ended processes have left in a folder: unfinished folders, and the old names."""
-    for path in folder.glob(".*.partial"):
-        yield path, path.name[1:].rsplit(".", 2)[0]

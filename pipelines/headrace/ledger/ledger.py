@@ -72,7 +72,7 @@ class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, TrialRows, UsageRows):
         """Enter a run unless its key is known; return whether this call entered it.
 
         Raises:
-            RemovedError: A run that it refers to was removed.
+            UnknownNameError: A run that it refers to was removed.
         """
         with self._database.write("runs") as session:
             for each in session.scalars(select(RunRecord).where(RunRecord.run_id.in_(refers_to))):
@@ -124,7 +124,7 @@ class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, TrialRows, UsageRows):
         users who take over a run at once, only one does.
 
         Raises:
-            RemovedError: Its files were removed.
+            UnknownNameError: Its files were removed.
         """
         values = {"finished_at": None, **given(state=StepState.RUNNING, owner=owner)}
         change = update(RunRecord).filter_by(run_id=run_id, **given(owner=previous))

@@ -23,7 +23,6 @@ from headrace.errors import (
     without_secrets,
 )
 from headrace.files.checksums import write_verified
-from headrace.files.manifest_file import FILE_NAME
 from headrace.objects.protocol import (
     ByteRange,
     Check,
@@ -205,10 +204,6 @@ class FsspecStore:
     def delete(self, path: str) -> None:
         with suppress(StoreMissingError), self._errors(path) as where:
             self._files().rm_file(where)
-
-    def purge(self) -> None:
-        for name in sorted(self.list_names(), key=FILE_NAME.__ne__):
-            self.delete(name)
 
     def _open(self) -> Any:
         more: dict[str, Any] = {}

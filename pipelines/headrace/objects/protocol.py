@@ -133,9 +133,6 @@ class Store(Protocol):
     def delete(self, path: str) -> None:
         """Remove a file, and folders that become empty; no error if there is none."""
 
-    def purge(self) -> None:
-        """Remove all files, the manifest of a dataset first."""
-
 
 def checked_path(url: str, path: str) -> str:
     """Return a path inside a store; raise `DataError` if it leads out of the store."""

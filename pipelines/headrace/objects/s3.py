@@ -19,6 +19,7 @@ from s3fs import S3FileSystem
 from s3fs.errors import translate_boto_error
 
 from headrace.errors import StoreAccessError, without_secrets
+from headrace.files.manifest_file import FILE_NAME
 from headrace.objects.fsspec_store import PIECE_BYTES, FsspecStore, Piece, Sent
 from headrace.objects.protocol import StoredFile, Tick, checked_path
 from headrace.objects.s3_errors import S3Request, explained, retried
@@ -45,8 +46,12 @@ class S3Store(FsspecStore):
     """
 
     def purge(self) -> None:
-        """Remove all objects with their versions, delete markers, and unfinished uploads."""
-        super().purge()
+        """Remove all objects, their versions and delete markers, and unfinished uploads.
+
+        A manifest goes first, so that no dataset is found in part.
+        """
+        for name in sorted(self.list_names(), key=FILE_NAME.__ne__):
+            self.delete(name)
         bucket, _, prefix = f"{self._root}/".partition("/")
         found = {"Bucket": bucket, "Prefix": prefix}
         with self._errors(None):

@@ -25,7 +25,6 @@ from headrace.files.atomic import AS_USUAL, fsync, replacing, write_bytes
 from headrace.files.checksums import copy_verified
 from headrace.files.manifest import Manifest
 from headrace.files.manifest_file import FILE_NAME, no_dataset, parse_manifest
-from headrace.files.removal import remove
 from headrace.objects.protocol import (
     ByteRange,
     Check,
@@ -173,9 +172,6 @@ class LocalStore:
         with suppress(OSError):  # the folder is not empty
             for folder in itertools.takewhile(self.folder.__ne__, file.parents):
                 folder.rmdir()
-
-    def purge(self) -> None:
-        remove(self.folder)
 
     def _path(self, path: str) -> Path:
         return self.folder / checked_path(self.url, path)

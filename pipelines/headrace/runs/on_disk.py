@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections import Counter
@@ -10,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from headrace.errors import LedgerError, removed
-from headrace.files.atomic import read_bytes, read_record, write_record
+from headrace.files.atomic import read_bytes
 from headrace.files.layout import RunFolder
 from headrace.files.removal import disk_bytes
 from headrace.ledger.ledger import open_ledger
@@ -51,7 +52,7 @@ def sizes_of(rows: Sequence[RunRecord]) -> dict[str, dict[str, int]]:
 
 
 def _parts(folder: Path) -> Iterator[tuple[str, Path]]:
-    for path in folder.iterdir() if folder.is_dir() else ():
+    for path in folder.iterdir() if os.access(folder, os.R_OK) else ():  # not another user's
         if path.name == "trials":
             for trial in path.iterdir():
                 yield from _parts(trial)
@@ -71,15 +72,16 @@ def removal_of(record: RunRecord) -> Removal | None:
 
     A folder counts as removed only if the one above it is there: a file system may be missing.
     """
-    folder, known = Path(record.folder), record.removed
+    known, above = record.removed, os.path.dirname(record.folder)
     if known is not None and known.by != BY_HAND:
         return known
-    if not record.folder or folder.exists() or not folder.parent.is_dir():
+    if os.path.exists(record.folder) or not os.path.isdir(above):
         return None
     if known is None:
         known = Removal(at=time.time(), by=BY_HAND, what="run")
         with suppress(LedgerError):  # a reader may not write in it
             open_ledger().set_removed(record.run_id, known)
+            open_ledger().put_sizes({record.run_id: {}})
     return known
 
 
@@ -87,7 +89,7 @@ def there(run_id: str) -> RunRecord:
     """Return a run whose files are needed.
 
     Raises:
-        RemovedError: They were removed.
+        UnknownNameError: They were removed.
     """
     record = open_ledger().run(run_id)
     if (gone := removal_of(record)) is not None:
@@ -95,25 +97,9 @@ def there(run_id: str) -> RunRecord:
     return record
 
 
-def dataset_removal(dataset: str, removal: Removal | None = None) -> Removal | None:
-    """Return the removal of a packed dataset; None if it is there, or not of this machine.
-
-    Side effects: a new `removal` is entered in a file beside it.
-    """
-    path = Path(dataset)
-    if "://" in dataset or path.exists() or not path.parent.is_dir():
-        return None
-    file = path.with_name(f".{path.name}.removed")
-    known = removal or read_record(file, Removal)
-    if removal is not None or known is None:
-        known = known or Removal(at=time.time(), by=BY_HAND, what="dataset")
-        with suppress(OSError):  # a reader may not write there
-            write_record(file, known)
-    return known
-
-
 def mentioned(folder: RunFolder) -> set[str]:
     """Return names of other runs and of datasets in a run's record, as of `train.init_from`."""
-    files = (folder.recipe, folder.request, folder.source)
+    is_readable = os.access(folder.path, os.X_OK)
+    files = (folder.recipe, folder.request, folder.source) if is_readable else ()
     found = {each.decode() for file in files for each in _NAME.findall(read_bytes(file) or b"")}
     return found - {folder.run_id}

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from headrace.errors import HeadraceError, RemovedError, StepError, UserError, removed
+from headrace.errors import HeadraceError, StepError, UserError, removed
 from headrace.files.atomic import is_there, read_record, read_text
 from headrace.files.layout import LeaseFolder, RunFolder, SiteFolder
 from headrace.ledger.ledger import open_ledger
@@ -20,7 +20,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.record import Record
 from headrace.runs.code_state import CodeSnapshot
-from headrace.runs.on_disk import dataset_removal, removal_of
+from headrace.runs.on_disk import removal_of
 from headrace.runs.owners import user_of
 from headrace.runs.planned_steps import KINDS
 from headrace.site_secrets import HERE, Asker, LeaseSecrets, secrets_for
@@ -137,8 +137,7 @@ def open_run(run_id: str) -> Run:
     """Open a run by its id.
 
     Raises:
-        UnknownNameError: The run does not exist.
-        RemovedError: Its folder was removed by hand.
+        UnknownNameError: The run does not exist, or its folder was removed by hand.
         StepError: Its folder is gone or damaged.
     """
     return run_of_record(open_ledger().run(run_id))
@@ -188,15 +187,11 @@ def packed_by(run_id: str) -> str:
 
     Raises:
         StepError: The run has not packed it yet.
-        RemovedError: It was removed.
     """
     dataset = outputs_of(run_id).get("pack", {}).get("dataset")
     if not isinstance(dataset, str):
         what = f"Run {run_id} has no packed dataset yet"
         raise StepError(what, f"Look at it: headrace status {run_id}")
-    if (gone := dataset_removal(dataset)) is not None:
-        what = f"The dataset of run {run_id} was {gone.words}: {dataset}"
-        raise RemovedError(what, "Pack it again: headrace run RECIPE --pack-only")
     return dataset
 
 

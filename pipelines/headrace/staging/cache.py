@@ -15,7 +15,7 @@ from headrace.files.checksums import file_xxh3_128
 from headrace.files.locks import at_once, idle_s, last_used_at
 from headrace.files.manifest import Manifest, ShardInfo
 from headrace.files.manifest_file import read_manifest
-from headrace.files.removal import left_by_removals, remove
+from headrace.files.removal import LEFT_BY_REMOVALS, remove
 from headrace.files.tiers import bytes_in, folder_of, keep_s
 from headrace.recipe.site import Tier
 from headrace.record import Record
@@ -102,7 +102,8 @@ def idle_copies(datasets: Path, idle_for_s: float, but: str) -> list[CachedCopy]
 def sweep(tier: Tier) -> None:
     """Remove remains of evictions by dead processes, and copies past the tier's `keep`."""
     datasets = _datasets(tier)
-    for path, name in left_by_removals(datasets):
+    for path in datasets.glob(LEFT_BY_REMOVALS):
+        name, *_ = path.name[1:].rsplit(".", 2)
         with at_once(datasets / f"{name}.lock") as nobody_evicts:
             if nobody_evicts:
                 shutil.rmtree(path, ignore_errors=True)

@@ -6,11 +6,10 @@ import time
 from collections.abc import Sequence
 
 from headrace.clusters.lease_files import LeaseFiles, QueueWait
-from headrace.errors import RemovedError, StepError
+from headrace.errors import StepError, UnknownNameError
 from headrace.informing import LeftOutSum, failures_of
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord
-from headrace.runs.on_disk import dataset_removal
 from headrace.runs.owners import owner_process
 from headrace.runs.planned_steps import PlannedStep, steps_of
 from headrace.runs.prediction import Ahead
@@ -59,8 +58,6 @@ class RunDetails(RunView):
     """Profiles and traces in its folder."""
     use: NodeLoad = NodeLoad()
     """NodeLoad of the nodes and ranks of the current training."""
-    dataset_removed: str = ""
-    """As in ` (removed on 2026-11-29 by ada)`; empty if its packed dataset is there."""
     steps: tuple[StepView, ...]
 
 
@@ -79,8 +76,6 @@ def details_of(rows: RunRows) -> RunDetails:
     """Return the current state of a run, given its rows of the ledger."""
     leases, begun = rows.leases, rows.steps(whole=True)
     row = by_ledger(rows, time.time())
-    packed = (str(each.outputs.get("dataset", "://")) for each in begun if each.name == "pack")
-    gone = next(filter(None, map(dataset_removal, packed)), None)
     if not row.state.is_final:
         row = row.model_copy(update=under_way(row, begun))
     shown = next((each for each in leases if each.state.is_active and each.dashboard_url), None)
@@ -89,14 +84,11 @@ def details_of(rows: RunRows) -> RunDetails:
         dashboard_url=shown.dashboard_url if shown else "",
         dashboard_lease=shown.lease_id if shown else "",
         has_lease=any(each.state.is_active for each in leases),
-        dataset_removed=f" ({gone.words})" if gone else "",
         steps=begun,
     )
     try:
         run = open_run(row.run_id)
-    except RemovedError:  # `removed` says so
-        return known
-    except StepError as error:
+    except (UnknownNameError, StepError) as error:
         return known.model_copy(update={"damage": f"{error.what} {error.hint}"})
     planned, by_name = steps_of(run.recipe, run.request.kind), {step.name: step for step in begun}
     steps = tuple(by_name.get(each.name, StepView(name=each.name, state=None)) for each in planned)

@@ -13,7 +13,7 @@ from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
 from headrace.objects.s3 import S3Store
 from headrace.packing.target import PackTarget
-from headrace.recipe.retention import RetentionRule
+from headrace.recipe.site import RetentionRule
 from headrace.runs.audit import Actor
 from headrace.states import StepState
 from support.past_runs import step_ended

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.cli.commands import build
-from headrace.errors import HeadraceError, RemovedError
+from headrace.errors import HeadraceError, UnknownNameError
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.runs import Run
 from headrace.states import StepState
@@ -82,9 +82,9 @@ def test_every_door_says_the_same_of_a_removed_run(by: str, run: Run, tmp_path: 
     said = {name: " ".join(call(*given)[1].split()) for name, given in doors.items()}
     assert {name: text for name, text in said.items() if words not in text} == {}
     assert run_page(run.run_id, can_act=True).removed is not None
-    with pytest.raises(RemovedError, match=words):
+    with pytest.raises(UnknownNameError, match=words):
         log_page(run.run_id, "train", 1, "driver", 10)
-    with pytest.raises(RemovedError, match=words):
+    with pytest.raises(UnknownNameError, match=words):
         report_file(run.run_id)
     (row,) = json.loads(call("runs", "--json")[1])
     assert row["removed"]["by"] == who
