@@ -10,6 +10,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from math import isfinite, nan
 from pathlib import Path
 
 from headrace.cleanup.items import KINDS, MOST, Item, loaded_sites, measured_runs, others
@@ -120,8 +121,8 @@ def _newest_and_best(rows: Iterable[RunRecord], rule: RetentionRule) -> dict[str
         for metric in rule.keep_best:
             name, _, mode = metric.partition(":")
             is_lower = mode == "min" or (not mode and any(x in name for x in _LOWER_IS_BETTER))
-            values = {row.run_id: run_metrics(row.outputs).get(name) for row in of_recipe}
-            found = [(value, run_id) for run_id, value in values.items() if value is not None]
+            values = {row.run_id: run_metrics(row.outputs).get(name, nan) for row in of_recipe}
+            found = [(value, run_id) for run_id, value in values.items() if isfinite(value)]
             if found:
                 kept[(min if is_lower else max)(found)[1]] = f"best {metric} of its recipe"
     return kept

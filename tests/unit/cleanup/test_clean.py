@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ import pytest
 
 from headrace.cleanup.clean import carry_out, is_kept, make_plan, retention_plan
 from headrace.cleanup.items import Item, measure
+from headrace.cli.view import _places
 from headrace.errors import AccessError, UnknownNameError
 from headrace.files.removal import check_removable, disk_bytes, remove
 from headrace.ledger.ledger import open_ledger
@@ -267,10 +269,20 @@ def test_a_dataset_goes_when_nothing_needs_it_and_runs_say_so():
     assert "a run uses it" in [item.stays for item in carry_out(plan, ADA)]
     assert (dataset / "shards" / "train-0.h5").exists()
     open_ledger().finish_run(later.run_id, StepState.SUCCEEDED, time.time())
+    cleaned(RetentionRule(older_than=0.0, unreferenced=True))
     cleaned(RetentionRule(unreferenced=True))
     assert not dataset.exists()
+    removed = open_ledger().run(run.run_id).removed
+    assert removed is not None
     (shown,) = [text for title, text in _places(run_details(run.run_id)) if title == "dataset"]
-    assert shown == f"{dataset} (removed by hand)"  # else a run that is there would need it
+    assert shown == f"{dataset} ({removed.words})"
+
+
+def test_a_dataset_removed_by_hand_is_named():
+    run = ended()
+    dataset = packed(run)
+    shutil.rmtree(dataset)
+    assert ("dataset", f"{dataset} (removed by hand)") in [*_places(run_details(run.run_id))]
 
 
 def test_a_dataset_of_a_run_that_stays_is_not_unreferenced():
