@@ -29,7 +29,7 @@ _BESIDE = (".lock", ".use", ".reserved", ".removed")
 """Ends of names of files beside datasets and copies."""
 
 
-class Kind(NamedTuple):
+class FileKind(NamedTuple):
     """A kind of files."""
 
     where: Literal["home", "builds", "site", "tier"]
@@ -41,15 +41,15 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "dataset": Kind("site", "datasets/*", "unused"),
-    "staged copy": Kind("tier", "datasets/*", "old"),
-    "lease": Kind("site", "leases/.*.partial", "old"),  # left by removals; others are of runs
-    "image": Kind("site", "images/*", "idle"),
-    "environment": Kind("home", "environments/*", "idle"),
-    "compiled extension": Kind("builds", "*", "idle"),
-    "Airflow log": Kind("home", "airflow/logs/tasks/dag_id=*/run_id=*", "idle"),
-    "Airflow database": Kind("home", "airflow/airflow.db*", "never"),
-    "ledger": Kind("home", "ledger.db*", "never"),
+    "dataset": FileKind("site", "datasets/*", "unused"),
+    "staged copy": FileKind("tier", "datasets/*", "old"),
+    "lease": FileKind("site", "leases/.*.partial", "old"),  # left by removals; others are of runs
+    "image": FileKind("site", "images/*", "idle"),
+    "environment": FileKind("home", "environments/*", "idle"),
+    "compiled extension": FileKind("builds", "*", "idle"),
+    "Airflow log": FileKind("home", "airflow/logs/tasks/dag_id=*/run_id=*", "idle"),
+    "Airflow database": FileKind("home", "airflow/airflow.db*", "never"),
+    "ledger": FileKind("home", "ledger.db*", "never"),
 }
 """All kinds of files but those of runs."""
 

@@ -32,7 +32,7 @@ _COLUMNS = (
 
 
 def disk(as_json: JsonOption = False) -> None:
-    """Show what fills the disk: runs, datasets, staged copies, caches, Airflow.
+    """Show what fills the disk: runs, datasets, caches, Airflow.
 
     Sizes of ended runs are measured once, at their end; only what may change is measured now. Bytes
     are those on disk: a file with two names counts once, the holes of a sparse file not at all.

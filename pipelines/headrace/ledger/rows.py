@@ -49,7 +49,7 @@ class RunRecord(LedgerRow, kw_only=True):
     removed: Mapped[Removal | None] = mapped_column(Json(Removal | None), default=None)
     """What is gone of its files; null if nothing is."""
     is_forgotten: Mapped[bool] = mapped_column(default=False, server_default=false())
-    """Whether lists leave it out: its files are gone, and a user asked for it."""
+    """Whether lists leave it out: its files are gone, and a user wants this."""
 
 
 class LeaseRecord(LedgerRow, kw_only=True):

@@ -29,7 +29,7 @@ _PARTS = {
 """Parts of a run or trial by their folders; other folders are `other`, files are the record."""
 
 _NAME = re.compile(rb"[\w.-]+-(?:\d{8}-\d{6}-[0-9a-f]{8}(?!/code/)|[0-9a-f]{12}\b)")
-"""Runs, but not their copies of the code, of which each run has its own; and datasets."""
+"""Names of runs, except in paths of the copies of their code; and names of datasets."""
 
 
 def removable(folder: RunFolder) -> list[Path]:

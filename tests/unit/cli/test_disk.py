@@ -10,10 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
 from typer.testing import CliRunner
 
 from headrace.cli.commands import build
 from headrace.errors import HeadraceError, UnknownNameError
+from headrace.ledger.database import default_url
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.runs import Run
 from headrace.states import StepState
@@ -97,14 +100,15 @@ def test_a_ledger_of_many_runs(headrace_home: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("HEADRACE_LEDGER", raising=False)
     folder = headrace_home / "runs"
     number = int(os.environ.get("HEADRACE_TEST_RUNS", "200"))
-    ledger = open_ledger()
     row = run_row(state=StepState.SUCCEEDED, finished_at=2.0)
-    for k in range(number):
-        name = f"digits-20260101-000000-{k:08x}"
-        (folder / name / "checkpoints").mkdir(parents=True)
-        (folder / name / "checkpoints" / "final.ckpt").write_bytes(b"x" * 5000)
-        (folder / name / "recipe.json").write_text("{}")
-        ledger.add_run(replace(row, run_id=name, key=name, folder=str(folder / name)))
+    open_ledger()
+    with Session(create_engine(default_url())) as session, session.begin():
+        for k in range(number):
+            name = f"digits-20260101-000000-{k:08x}"
+            (folder / name / "checkpoints").mkdir(parents=True)
+            (folder / name / "checkpoints" / "final.ckpt").write_bytes(b"x" * 5000)
+            (folder / name / "recipe.json").write_text("{}")
+            session.add(replace(row, run_id=name, key=name, folder=str(folder / name)))
     for what in ("measured once", "from the ledger"):
         began = time.perf_counter(), time.process_time()
         code, shown = call("disk", "--json")
