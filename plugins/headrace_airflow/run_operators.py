@@ -20,7 +20,6 @@ from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from headrace.cleanup.clean import carry_out, retention_plan
 from headrace.errors import HeadraceError, StorageError, UserError
 from headrace.execution.reap import ABANDONED, end_steps, going_on, reap
 from headrace.files.layout import RunFolder
@@ -298,6 +297,8 @@ class CleanOperator(BaseOperator):  # type: ignore[misc]
 
     def execute(self, context: Context) -> list[str]:
         """Returns a line for each thing that stays although it should go."""
+        from headrace.cleanup.clean import carry_out, retention_plan  # imports xxhash
+
         with told_to_airflow(context):
             done = [*carry_out(retention_plan(), Actor.of("airflow:", ""))]
         for item in done:

@@ -36,7 +36,7 @@ BUDGETS = {
     "headrace/steps": 1540,
     "headrace/suites": 4507,
     "headrace/training": 5708,
-    "headrace_airflow": 2504,
+    "headrace_airflow": 2505,
     "headrace_bench": 4829,
     "headrace_ec2": 1977,
     "headrace_foresight": 3915,
