@@ -144,6 +144,14 @@ def headrace_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def own_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No cache and no staged copy of this account: what cleans must not find them."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("LOGNAME", f"test-{uuid.uuid4().hex}")  # in the names of tiers in memory
+
+
+@pytest.fixture
 def free_port() -> int:
     """A port of 127.0.0.1 that nobody listens on."""
     return find_free_port()

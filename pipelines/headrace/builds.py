@@ -22,10 +22,15 @@ _HARDWARE = (
 
 def build_environment() -> dict[str, str]:
     """Return the folders of builds for this type of node, by variables that are not set yet."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "headrace" / "builds" / node_type()
+    folder = builds_folder() / node_type()
     folders = {"TORCH_EXTENSIONS_DIR": folder / "torch", "NUMBA_CACHE_DIR": folder / "numba"}
     return {name: str(each) for name, each in folders.items() if name not in os.environ}
+
+
+def builds_folder() -> Path:
+    """Return the folder of builds, with a folder for each type of node."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "headrace" / "builds"
 
 
 def node_type(proc: Path = Path("/proc")) -> str:

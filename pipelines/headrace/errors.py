@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import ClassVar
 
-from headrace.states import FailureClass
+from headrace.states import BY_HAND, FailureClass, Removal
 
 logger = logging.getLogger(__name__)
 
@@ -331,6 +331,15 @@ class LedgerError(HeadraceError):
 def warn_once(text: str) -> None:
     """Log a warning, unless this process has done so."""
     logger.warning("%s", text)
+
+
+def removed(run_id: str, removal: Removal) -> UnknownNameError:
+    """Return the error for a request that needs the files of a removed run."""
+    again = f"Run it again: headrace rerun {run_id}"
+    if removal.by == BY_HAND:
+        again = f"To leave it out of lists: headrace clean {run_id}"
+    what = f"Run {run_id} was {removal.words}"
+    return UnknownNameError(what, f"Its metrics and cost are kept. {again}")
 
 
 def nearest(value: str, choices: Iterable[str]) -> str:

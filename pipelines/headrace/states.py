@@ -66,6 +66,10 @@ class FailureClass(str, Enum):
         )
 
 
+BY_HAND = "hand"
+"""In place of the user of a removal that headrace did not do."""
+
+
 class Removal(Record):
     """What is gone of a run's files, since when, and by whom."""
 
@@ -74,16 +78,12 @@ class Removal(Record):
     by: str
     """The user; `BY_HAND` if headrace did not remove it."""
     what: str
-    """`run`, all but its record; or the parts: `checkpoints`, `logs`, or both."""
+    """`run`, all but its record; or `dataset`."""
 
     @property
     def words(self) -> str:
         """Return the same for users: `removed on 2026-11-29 by ada`."""
         return f"removed on {time.strftime('%Y-%m-%d', time.gmtime(self.at))} by {self.by}"
-
-    def covers(self, part: str) -> bool:
-        """Whether a part is gone."""
-        return self.what == "run" or part in self.what.split(", ")
 
 
 class EndedJob(Record):

@@ -290,3 +290,17 @@ class ReapOperator(BaseOperator):  # type: ignore[misc]
                 call = partial(copy.copy(notifier), {**context, "change": change})
                 inform(RunFolder(Path(change.folder)), f"notice {number}", call)
         return list(lines)
+
+
+class CleanOperator(BaseOperator):  # type: ignore[misc]
+    """Removes what the `retention` of sites lets go; see `headrace clean`."""
+
+    def execute(self, context: Context) -> list[str]:
+        """Returns a line for each thing that stays although it should go."""
+        from headrace.cleanup.clean import carry_out, retention_plan  # imports xxhash
+
+        with told_to_airflow(context):
+            done = [*carry_out(retention_plan(), Actor.of("airflow:", ""))]
+        for item in done:
+            self.log.info("%s %s: %s", item.kind, item.name, item.stays or "removed")
+        return [f"{item.name}: {item.stays}" for item in done if item.stays]

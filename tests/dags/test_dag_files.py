@@ -177,7 +177,7 @@ def test_a_recipe_that_comes_changes_or_goes_has_the_dags_read_at_once(asked, he
     recipes.mkdir(parents=True)
     bundle = HeadraceDagBundle(name="ours")
     files = {file.name for file in bundle.path.glob("*.py")}
-    assert len(files) == 5
+    assert len(files) == 6
 
     def refreshed():
         bundle.refresh()
@@ -249,7 +249,7 @@ def test_parsing_all_dags_imports_nothing_heavy():
     assert {href.partition("/")[0] for href in seen["pages"]} == {"headrace"}  # behind a base path
     assert _HEAVY.isdisjoint(_packages(seen["all"]))
     own = {name for name in seen["added"] if name.startswith("unusual_prefix_")}  # the DAG files
-    assert len(own) == 5
+    assert len(own) == 6
     assert _packages(seen["added"]) - _packages(own) - sys.stdlib_module_names <= _LIGHT
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import secrets
 import shutil
 from collections.abc import Callable
 from itertools import islice
@@ -15,6 +14,7 @@ from headrace.errors import UnknownNameError
 from headrace.files.atomic import fsync, read_record
 from headrace.files.damage import archive_damage, is_sealed, sealed_damage
 from headrace.files.layout import RunFolder, checkpoint_name, kept_name
+from headrace.files.removal import set_aside
 from headrace.record import Figures
 
 logger = logging.getLogger(__name__)
@@ -195,9 +195,7 @@ def remove_partial(folder: Path) -> None:
 def remove(path: Path) -> None:
     """Remove a checkpoint, a file or a folder, if it is there."""
     if path.is_dir():
-        # a half removed folder would look complete
-        going = path.with_name(f".{path.name.lstrip('.')}.{secrets.token_hex(4)}.partial")
-        shutil.rmtree(path.replace(going), ignore_errors=True)
+        shutil.rmtree(set_aside(path), ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
 

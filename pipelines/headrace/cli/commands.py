@@ -44,6 +44,8 @@ _PANELS: dict[str, dict[str, tuple[str, str]]] = {
         "verify": ("datasets:verify", "Check a dataset: its manifest, and every shard."),
         "export": ("export:export", "Write trained weights for other programs."),
         "cache": ("cache:app", "Staged datasets on this machine's tiers."),
+        "disk": ("disk:disk", "Show what fills the disk: runs, datasets, caches, Airflow."),
+        "clean": ("disk:clean", "Remove old files; the plan is shown first."),
         "example": ("datasets:examples", "Write example data to try headrace with."),
     },
     "Airflow": {

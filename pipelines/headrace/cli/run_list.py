@@ -6,6 +6,7 @@ import time
 from typing import Annotated
 
 import typer
+from rich.filesize import decimal
 
 from headrace.cli import arguments
 from headrace.cli.arguments import NamedRun
@@ -127,6 +128,11 @@ def _left(row: RunView) -> str:
 
 
 def _result(row: RunView) -> str:
+    removed = row.removed.words if row.removed else ""
+    return "; ".join(filter(None, (_outcome(row), removed)))
+
+
+def _outcome(row: RunView) -> str:
     if row.is_orphan:
         return f"{ABANDONED}; headrace resume {row.run_id}"
     if why := row.why or row.damage:
@@ -172,6 +178,7 @@ _COLUMNS = (
     ListColumn("time", lambda row: duration(row.elapsed_s), is_figure=True),
     ListColumn("left", _left, is_figure=True, is_optional=True),
     ListColumn("cost", lambda row: money(row.cost), is_figure=True, is_optional=True),
+    ListColumn("size", lambda row: decimal(row.num_bytes) if row.num_bytes else "", is_figure=True),
     ListColumn("what", _what, is_optional=True),
     ListColumn("marks", _marks, is_optional=True),
     ListColumn("result", _result),

@@ -14,7 +14,7 @@ from headrace.cli.view import print_failures
 from headrace.cli.watching import REFRESH_S, end_of, look
 from headrace.cli.watching import watch as follow
 from headrace.errors import UnknownNameError, nearest
-from headrace.runs.names import named
+from headrace.runs.names import named, there
 from headrace.status.logs import log_files
 from headrace.status.run import RunRows
 from headrace.status.run_details import run_details
@@ -60,7 +60,7 @@ def logs(
         headrace logs digits-20260102-030405-0a1b2c3d train --follow
         headrace logs digits-sweep-20260102-030405-0a1b2c3d:7
     """
-    known = named(run_id).name
+    known = there(run_id).name
     names = [each.name for each in run_details(known).steps]
     if step is not None and step not in names:
         raise UnknownNameError(f"This run has no step '{step}'", nearest(step, names))

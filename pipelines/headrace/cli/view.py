@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -184,6 +185,7 @@ def _ways_on(view: RunDetails, failed: StepView) -> Iterator[str]:
 
 def _places(view: RunDetails) -> Iterator[tuple[str, str]]:
     outputs = {step.name: step.outputs for step in view.steps}
+    removed = f" ({view.removed.words if view.removed else 'removed by hand'})"
     for title, step, key in (
         ("dataset", "pack", "dataset"),
         ("checkpoint", "train", "checkpoint"),
@@ -193,7 +195,8 @@ def _places(view: RunDetails) -> Iterator[tuple[str, str]]:
         ("report", "train", "report"),
     ):
         value = outputs.get(step, {}).get(key)
-        yield title, value if isinstance(value, str) else ""
+        gone = removed if isinstance(value, str) and not _is_there(value) else ""
+        yield title, f"{value}{gone}" if isinstance(value, str) else ""
     if view.own_data:
         yield "dataset", "none: the training reads its own data"
     yield from (("changed", each) for each in view.changed)
@@ -205,7 +208,12 @@ def _places(view: RunDetails) -> Iterator[tuple[str, str]]:
     yield "cost", "" if view.cost is None else cost_words(view.cost)
     yield from predicted(view.ahead, view.elapsed_s)
     yield "left out", view.informing.words if view.informing.count else ""
-    yield "run folder", str(Path(view.folder))
+    yield "run folder", f"{Path(view.folder)}{removed if view.removed else ''}"
+
+
+def _is_there(place: str) -> bool:
+    """Whether a path exists; True for URLs, and where this machine cannot tell."""
+    return "://" in place or os.path.exists(place) or not os.path.isdir(os.path.dirname(place))
 
 
 def history_of(run: RunFolder) -> History:

@@ -19,6 +19,7 @@ from headrace.recipe.site import Site
 from headrace.runs.audit import Actor, check_access, note
 from headrace.runs.code_snapshot import allowing_copy, copied_anew, put_in_place
 from headrace.runs.lifecycle import owned_by
+from headrace.runs.names import there
 from headrace.runs.owners import owner_process
 from headrace.runs.resolve import resolve
 from headrace.runs.runs import Run, check_files, files_digest, open_run, run_of_record
@@ -31,7 +32,7 @@ def take_over_run(run_id: str, owner: str, changes: str = "") -> Run:
         AccessError: Its site is not for this account.
         StepError: Its owner still works on it, or another process takes it over just now.
     """
-    record = open_ledger().run(run_id)
+    record = there(run_id).record
     run = run_of_record(record)
     by = Actor.here()
     check_access(run.site_now, by, "resume", run_id, changes)

@@ -5,7 +5,7 @@ Only the control side writes it, from the files that the cluster's side leaves.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
-from headrace.errors import LedgerError, UnknownNameError, nearest
+from headrace.errors import LedgerError, UnknownNameError, nearest, removed
 from headrace.ledger.audit_rows import ActRows
 from headrace.ledger.columns import LedgerRow
 from headrace.ledger.database import AnyRow, Database, default_url, given
@@ -24,7 +24,7 @@ from headrace.ledger.rows import AttemptRecord, LeaseRecord, LedgerSummary, RunR
 from headrace.ledger.run_filter import Marks
 from headrace.ledger.trial_rows import TrialRows
 from headrace.ledger.usage_rows import UsageRows
-from headrace.states import LeaseState, StepState
+from headrace.states import BY_HAND, LeaseState, Removal, StepState
 
 _OPEN = tuple(state for state in StepState if not state.is_final)
 
@@ -69,9 +69,15 @@ class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, TrialRows, UsageRows):
                 num_attempts=_count(session, AttemptRecord),
             )
 
-    def add_run(self, record: RunRecord) -> bool:
-        """Enter a run unless its key is known; return whether this call entered it."""
+    def add_run(self, record: RunRecord, refers_to: Collection[str] = ()) -> bool:
+        """Enter a run unless its key is known; return whether this call entered it.
+
+        Raises:
+            UnknownNameError: A run that it refers to was removed.
+        """
         with self._database.write("runs") as session:
+            for each in session.scalars(select(RunRecord).where(RunRecord.run_id.in_(refers_to))):
+                _check_there(each)
             if session.scalar(select(RunRecord).filter_by(key=record.key)) is not None:
                 return False
             if session.get(RunRecord, record.run_id) is not None:
@@ -117,12 +123,34 @@ class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, TrialRows, UsageRows):
 
         The owner may change. With `previous`, the run changes only if that is its owner: of two
         users who take over a run at once, only one does.
+
+        Raises:
+            UnknownNameError: Its files were removed.
         """
         values = {"finished_at": None, **given(state=StepState.RUNNING, owner=owner)}
         change = update(RunRecord).filter_by(run_id=run_id, **given(owner=previous))
-        with self._database.write() as session:
+        with self._database.write("runs") as session:
+            _check_there(_known(session, RunRecord, "run", run_id))
             session.execute(change.values(values))
             return _known(session, RunRecord, "run", run_id)
+
+    def set_removed(
+        self, run_id: str, removal: Removal | None, *, is_forgotten: bool = False
+    ) -> bool:
+        """Enter the removal of an ended run; return whether it had ended.
+
+        From then on `reopen_run` refuses the run. Lists leave out a forgotten one.
+        """
+        change = update(RunRecord).filter_by(run_id=run_id).where(RunRecord.state.not_in(_OPEN))
+        with self._database.write("runs") as session:
+            session.execute(change.values(removed=removal, is_forgotten=is_forgotten))
+            return _known(session, RunRecord, "run", run_id).state.is_final
+
+    def put_sizes(self, sizes: Mapping[str, dict[str, int]]) -> None:
+        """Enter bytes by part, by run."""
+        with self._database.write() as session:
+            for run_id, parts in sizes.items():
+                session.execute(update(RunRecord).filter_by(run_id=run_id).values(sizes=parts))
 
     def change_run(self, run_id: str, **values: str | tuple[str, ...]) -> None:
         """Enter new `site_name`, `recipe_fingerprint` and `overrides` of a run that continues."""
@@ -240,6 +268,11 @@ def _opened(url: str) -> Ledger:
 
 def _count(session: Session, kind: type[LedgerRow], *where: Any) -> int:
     return session.scalar(select(func.count()).select_from(kind).where(*where)) or 0
+
+
+def _check_there(run: RunRecord) -> None:
+    if run.removed is not None and run.removed.by != BY_HAND:  # those may come back
+        raise removed(run.run_id, run.removed)
 
 
 def _known(session: Session, kind: type[AnyRow], what: str, name: str) -> AnyRow:

@@ -20,6 +20,7 @@ NEWEST_LEASES = select(LeaseRecord).order_by(
     LeaseRecord.created_at.desc(), LeaseRecord.lease_id.desc()
 )
 _NEWEST_RUNS = select(RunRecord).order_by(RunRecord.created_at.desc(), RunRecord.run_id.desc())
+_IS_LISTED = RunRecord.is_forgotten.is_(False)
 _NO_RUNS = ("pack", "rehearsal")
 """Kinds that are listed only by their names, or by `all`."""
 
@@ -59,6 +60,8 @@ class ManyRuns(LedgerPart):
             sites: Sites that are included; None for all.
         """
         query = _NEWEST_RUNS.where(*_of_sites(sites))
+        if not run_ids:
+            query = query.where(_IS_LISTED)
         if states:
             query = query.where(RunRecord.state.in_(states))
         if run_ids:
@@ -142,6 +145,7 @@ def _of_sites(sites: Collection[str] | None) -> tuple[ColumnElement[bool], ...]:
 
 
 def _conditions(wanted: RunFilter) -> Iterator[ColumnElement[bool]]:
+    yield _IS_LISTED
     if not wanted.kind:
         yield RunRecord.kind.not_in(_NO_RUNS)
     for column, values in (

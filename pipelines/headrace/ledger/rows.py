@@ -13,7 +13,7 @@ from sqlalchemy import BigInteger, ForeignKey, Index, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from headrace.ledger.columns import Json, LedgerRow
-from headrace.states import EndedJob, FailureClass, LeaseState, StepState
+from headrace.states import EndedJob, FailureClass, LeaseState, Removal, StepState
 
 REVISION = "0010"
 """Revision of the schema, raised with every change of a table."""
@@ -57,6 +57,12 @@ class RunRecord(LedgerRow, kw_only=True):
     """When it ended; null while it runs."""
     outputs: Mapped[dict[str, Any]] = mapped_column(Json(dict[str, Any]), default_factory=dict)
     """Its outputs, JSON values."""
+    sizes: Mapped[dict[str, int] | None] = mapped_column(Json(dict[str, int] | None), default=None)
+    """Bytes on disk by part, since its end; null until they are measured."""
+    removed: Mapped[Removal | None] = mapped_column(Json(Removal | None), default=None)
+    """What is gone of its files; null if nothing is."""
+    is_forgotten: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Whether lists leave it out: its files are gone, and a user wants this."""
 
 
 class LeaseRecord(LedgerRow, kw_only=True):

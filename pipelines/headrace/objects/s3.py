@@ -13,11 +13,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from aiobotocore.session import AioSession
-from botocore.exceptions import BotoCoreError
+from botocore.exceptions import BotoCoreError, ClientError
 from fsspec.asyn import sync
 from s3fs import S3FileSystem
+from s3fs.errors import translate_boto_error
 
 from headrace.errors import StoreAccessError, without_secrets
+from headrace.files.manifest_file import FILE_NAME
 from headrace.objects.fsspec_store import PIECE_BYTES, FsspecStore, Piece, Sent
 from headrace.objects.protocol import StoredFile, Tick, checked_path
 from headrace.objects.s3_errors import S3Request, explained, retried
@@ -27,6 +29,12 @@ from headrace.recipe.site import StoreOptions
 _DEFAULT_REGION = "us-east-1"
 _CONNECT_TIMEOUT_S = 10.0
 _MAX_PARTS = 10_000  # S3's limit
+_NOT_LISTED = (404, 405, 501)  # statuses of servers without versions or uploads
+_LEFT_OVER = (
+    ("list_object_versions", ("Versions", "DeleteMarkers"), "delete_object", ("Key", "VersionId")),
+    ("list_multipart_uploads", ("Uploads",), "abort_multipart_upload", ("Key", "UploadId")),
+)
+"""What is left when all objects are removed: listings and their parts, requests and their keys."""
 
 
 class S3Store(FsspecStore):
@@ -36,6 +44,19 @@ class S3Store(FsspecStore):
     removed. If its process is killed, invisible parts stay in the bucket; a lifecycle rule of the
     bucket (AbortIncompleteMultipartUpload) removes those.
     """
+
+    def purge(self) -> None:
+        """Remove all objects, their versions and delete markers, and unfinished uploads.
+
+        A manifest goes first, so that no dataset is found in part.
+        """
+        for name in sorted(self.list_names(), key=FILE_NAME.__ne__):
+            self.delete(name)
+        bucket, _, prefix = f"{self._root}/".partition("/")
+        found = {"Bucket": bucket, "Prefix": prefix}
+        with self._errors(None):
+            for listing, kinds, removal, keys in _LEFT_OVER:
+                self._files().remove_all(listing, kinds, removal, keys, found)
 
     def _open(self) -> Any:
         return _connect(self._options)
@@ -94,6 +115,28 @@ class S3Files(S3FileSystem):  # type: ignore[misc]
             if not page["IsTruncated"]:
                 return
             more = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def remove_all(
+        self, listing: str, kinds: Sequence[str], removal: str, keys: Sequence[str], where: Any
+    ) -> None:
+        """Send a request for each entry of a listing; none if the server does not have it."""
+
+        async def listed() -> Any:
+            try:
+                return await self.s3.get_paginator(listing).paginate(**where).build_full_result()
+            except ClientError as error:
+                if error.response["ResponseMetadata"]["HTTPStatusCode"] in _NOT_LISTED:
+                    return {}
+                raise translate_boto_error(error) from error
+
+        pages = sync(self.loop, self._retried, listed, f"{where['Bucket']}/{where['Prefix']}")
+        for one in (one for kind in kinds for one in pages.get(kind, ())):
+            if one["Key"].startswith(where["Prefix"]):  # some servers list all uploads
+                request = {
+                    "Bucket": where["Bucket"],
+                    **{name: one[name] for name in keys if name in one},
+                }
+                sync(self.loop, self._call_s3, removal, **request)
 
     @cached_property
     def quick(self) -> Quick:

@@ -21,6 +21,7 @@ from headrace.recipe.base import (
     Seconds,
     Settings,
     Texts,
+    Times,
 )
 from headrace.recipe.batch import Batch, Container, Service
 
@@ -321,6 +322,33 @@ class Limits(Settings):
     steps and trials that run come to their end, and begins no more."""
 
 
+class RetentionRule(Settings):
+    """What is removed: what has ended and nothing needs, except what these keys keep."""
+
+    older_than: Seconds | None = None
+    """Only runs that ended, and files that were last used, longer ago, as in `30d`."""
+    keep_last: Times | None = None
+    """The newest runs of each recipe that stay."""
+    keep_best: Annotated[
+        tuple[Annotated[str, Field(pattern=r"^[^:\s]+(:(min|max))?$")], ...], Field(max_length=100)
+    ] = ()
+    """The best run of each recipe by these metrics stays: `accuracy`, `my_score:max`. A metric that
+    is neither built in nor monitored needs `:min` (lower is better) or `:max`."""
+    keep_tags: Texts = ()
+    """Runs with one of these tags stay; those with a star or the tag `keep` always do."""
+    unreferenced: bool = False
+    """Datasets that no run refers to go, however old."""
+
+    @property
+    def selects_runs(self) -> bool:
+        """Whether ended runs may go."""
+        return (
+            self.older_than is not None
+            or self.keep_last is not None
+            or bool(self.keep_best or self.keep_tags)
+        )
+
+
 class Site(Settings):
     """One site: roles, storage tiers, limits and what recipes may import."""
 
@@ -358,6 +386,8 @@ class Site(Settings):
     """Whether checkpoints may hold objects of any class, whose unpickling runs code of theirs."""
     limits: Limits = Limits()
     """What this place allows."""
+    retention: RetentionRule | None = None
+    """What the DAG `headrace_clean` removes each day, if anything."""
     prices: SitePrices = SitePrices()
     """Prices of storage and transfer; machines have the `price` of their role."""
     s3: StoreOptions = StoreOptions()

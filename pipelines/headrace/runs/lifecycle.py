@@ -30,7 +30,8 @@ from headrace.recipe.unix_accounts import other_account
 from headrace.runs.audit import START, Actor, check_access, note, noting_refusals
 from headrace.runs.code_snapshot import allowing_copy, with_snapshot
 from headrace.runs.code_state import containers_of
-from headrace.runs.names import named
+from headrace.runs.names import there
+from headrace.runs.on_disk import mentioned, note_sizes
 from headrace.runs.planned_steps import KINDS
 from headrace.runs.provenance import write_provenance
 from headrace.runs.resolve import check_evaluated, of_run, resolve
@@ -84,7 +85,7 @@ def _checked(request: RunRequest, loaded: Recipe) -> tuple[Recipe, Site, Mapping
     site = load_site(request.site, user)
     check_user(site, Actor.of(request.owner, request.user).user)
     if request.of:
-        evaluated = named(request.of)
+        evaluated = there(request.of)
         check_files(evaluated.record)
         folder = RunFolder(Path(evaluated.record.folder))
         site = allowing_copy(site, folder, is_from_terminal=is_from_terminal)
@@ -112,6 +113,7 @@ def finish_run(run: Run, state: StepState) -> None:
     if is_suite(record):
         tell("report of the suite", partial(write_report, record))
     tell("accounting", partial(note_usage, run.run_id))
+    tell("size on disk", partial(note_sizes, run.run_id))
     if run.request.kind not in KINDS and state is StepState.SUCCEEDED:
         tell("report of the step", partial(step_kind(run.request.kind).report, run.run_id))
 
@@ -152,7 +154,7 @@ def _entered(run: Run, loaded: Recipe, source: Mapping[str, Any]) -> Run | None:
     entered = False
     try:
         run = _write_folder(run, loaded, source)
-        entered = open_ledger().add_run(recorded(run, time.time()))
+        entered = open_ledger().add_run(recorded(run, time.time()), mentioned(run.folder))
     finally:
         if not entered:
             shutil.rmtree(run.folder.path, ignore_errors=True)

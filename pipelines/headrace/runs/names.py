@@ -7,11 +7,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.errors import UnknownNameError, UserError
+from headrace.errors import UnknownNameError, UserError, removed
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
 from headrace.ledger.trial_rows import TrialRecord
+from headrace.runs.on_disk import removal_of
 from headrace.runs.suites import is_suite, sought_by
 from headrace.runs.trials import note_trials
 from headrace.suites.records import FOLD
@@ -59,13 +60,25 @@ def named(name: str | None = None) -> Named:
     return Named(record=record, trial=open_ledger().trial(record.run_id, int(number)))
 
 
+def there(name: str | None = None) -> Named:
+    """Return a run or trial whose files are needed; see `named`.
+
+    Raises:
+        UnknownNameError: They were removed.
+    """
+    found = named(name)
+    if (gone := removal_of(found.record)) is not None:
+        raise removed(found.name, gone)
+    return found
+
+
 def with_model(name: str, checkpoint: str = "") -> tuple[Named, str]:
     """Return the run or trial of `RUN[:CHECKPOINT]` or `SUITE[:NUMBER[:CHECKPOINT]]`, and which.
 
     A suite has no checkpoints of its own: without a number its best trial is meant.
     """
     run_id, _, last = name.partition(":")
-    found = named(run_id)
+    found = there(run_id)
     if is_suite(found.record):
         number, _, rest = last.partition(":")
         is_numbered = number.isdecimal()

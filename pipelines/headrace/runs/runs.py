@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from headrace.errors import HeadraceError, StepError, UserError
+from headrace.errors import HeadraceError, StepError, UserError, removed
 from headrace.files.atomic import is_there, read_record, read_text
 from headrace.files.layout import LeaseFolder, RunFolder, SiteFolder
 from headrace.ledger.ledger import open_ledger
@@ -20,10 +20,11 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.record import Record
 from headrace.runs.code_state import CodeSnapshot
+from headrace.runs.on_disk import removal_of
 from headrace.runs.owners import user_of
 from headrace.runs.planned_steps import KINDS
 from headrace.site_secrets import HERE, Asker, LeaseSecrets, secrets_for
-from headrace.states import StepState
+from headrace.states import BY_HAND, StepState
 from headrace.steps.step_kinds import StepOptions, step_kind
 
 _OF_FILES = "files:"
@@ -141,7 +142,7 @@ def open_run(run_id: str) -> Run:
     """Open a run by its id.
 
     Raises:
-        UnknownNameError: The run does not exist.
+        UnknownNameError: The run does not exist, or its folder was removed by hand.
         StepError: Its folder is gone or damaged.
     """
     return run_of_record(open_ledger().run(run_id))
@@ -222,6 +223,9 @@ def run_of_folder(run_id: str, folder: RunFolder) -> Run:
 
 def run_of_record(record: RunRecord) -> Run:
     """Open a run by its row, as `open_run`."""
+    gone = removal_of(record)
+    if gone is not None and gone.by == BY_HAND:
+        raise removed(record.run_id, gone)
     run = run_of_folder(record.run_id, RunFolder(Path(record.folder)))
     request = run.request.model_copy(update={"owner": record.owner})  # the ledger knows best
     return replace(run, request=request)

@@ -15,6 +15,7 @@ from headrace.files.checksums import file_xxh3_128
 from headrace.files.locks import at_once, idle_s, last_used_at
 from headrace.files.manifest import Manifest, ShardInfo
 from headrace.files.manifest_file import read_manifest
+from headrace.files.removal import LEFT_BY_REMOVALS, remove
 from headrace.files.tiers import bytes_in, folder_of, keep_s
 from headrace.recipe.site import Tier
 from headrace.record import Record
@@ -29,7 +30,6 @@ Tick = Callable[[int], None]
 """Called with the bytes that were read, by the thread that read them; may raise to stop."""
 
 _MOST_THREADS = 16
-_GOING = ".evicted-"
 _INTERRUPTED_KEPT_S = 86400.0
 
 
@@ -79,13 +79,9 @@ def evict(folder: StagedFolder) -> bool:
     with at_once(folder.lock_file) as is_unstaged, at_once(folder.use_file) as unused:
         if not (is_unstaged and unused):
             return False
-        going = folder.path.with_name(f"{_GOING}{folder.path.name}-{os.getpid()}")
-        try:
-            folder.path.rename(going)  # at once, so that an incomplete copy is never found
-        except FileNotFoundError:
-            return False
-        shutil.rmtree(going)
-    return True
+        is_there = folder.path.exists()
+        remove(folder.path)
+    return is_there
 
 
 def idle_copies(datasets: Path, idle_for_s: float, but: str) -> list[CachedCopy]:
@@ -106,8 +102,8 @@ def idle_copies(datasets: Path, idle_for_s: float, but: str) -> list[CachedCopy]
 def sweep(tier: Tier) -> None:
     """Remove remains of evictions by dead processes, and copies past the tier's `keep`."""
     datasets = _datasets(tier)
-    for path in datasets.glob(f"{_GOING}*"):
-        name, _, _ = path.name.removeprefix(_GOING).rpartition("-")
+    for path in datasets.glob(LEFT_BY_REMOVALS):
+        name, *_ = path.name[1:].rsplit(".", 2)
         with at_once(datasets / f"{name}.lock") as nobody_evicts:
             if nobody_evicts:
                 shutil.rmtree(path, ignore_errors=True)

@@ -11,6 +11,7 @@ from headrace.files.layout import RunFolder
 from headrace.files.sharing import open_to_read
 from headrace.ledger.rows import AttemptRecord
 from headrace.record import Record
+from headrace.runs.names import there
 from headrace.status.run import RunRows
 
 MOST_LINES = 2000
@@ -50,6 +51,7 @@ def log_page(run_id: str, step: str, attempt: int, name: str, lines: int) -> Log
     Raises:
         UnknownNameError: No run, attempt or log has that name; paths are not accepted.
     """
+    there(run_id)
     found = log_files(RunRows.named(run_id))
     files = {file.stem: file for row, file in found if (row.step, row.attempt) == (step, attempt)}
     if name not in files:
@@ -64,6 +66,7 @@ def report_file(run_id: str) -> Path:
     Raises:
         UnknownNameError: No run or trial has that name, or it has no report.
     """
+    there(run_id)
     rows = RunRows.named(run_id)
     file = _reported(rows)
     if file is None or not file.resolve().is_relative_to(Path(rows.run.folder).resolve()):

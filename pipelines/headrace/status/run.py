@@ -22,6 +22,7 @@ from headrace.recipe.suite import Objective
 from headrace.record import Record
 from headrace.runs.costs import HOUR_S, Cost, cost_of, has_price
 from headrace.runs.names import named
+from headrace.runs.on_disk import removal_of
 from headrace.runs.owners import owner_is_gone, user_of
 from headrace.runs.planned_steps import run_metrics
 from headrace.runs.prediction import BETWEEN, Ahead, Prediction
@@ -143,7 +144,7 @@ class RunView(Record):
     damage: str = ""
     """Why more is unknown: a file cannot be read; else empty."""
     num_bytes: int | None = None
-    """Size on disk."""
+    """Bytes that it takes on disk, with its logs; null before its end."""
     removed: Removal | None = None
     """What is gone of its files; null if nothing is."""
     metrics: dict[str, float] = {}
@@ -297,6 +298,8 @@ def by_ledger(rows: RunRows, now: float) -> RunView:
         paused=summary is not None and summary.paused and not record.state.is_final,
         own_data=traits.own_data,
         damage=damage,
+        num_bytes=None if record.sizes is None else sum(record.sizes.values()),
+        removed=removal_of(record),
     )
 
 

@@ -95,7 +95,7 @@ def found_runs(wanted: RunFilter, sites: Sites = None) -> tuple[RunView, ...]:
     if not values:
         raise _unknown("metric", metric, chain(*metrics.values()))
     newest = next(iter(values))
-    sign = 1 if (mode or _mode(metric, open_ledger().run(newest))) == "min" else -1
+    sign = 1 if (mode or better_mode(metric, open_ledger().run(newest))) == "min" else -1
     value = {run.run_id: sign * values.get(run.run_id, math.nan) for run in found}
     found = sorted(found, key=lambda run: (math.isnan(value[run.run_id]), value[run.run_id]))
     rows = run_views(found[: wanted.limit])
@@ -142,10 +142,11 @@ def _unknown(what: str, name: str, valid: Iterable[str]) -> UnknownNameError:
     return UnknownNameError(f"No run of the list has the {what} '{name}'", nearest(name, {*valid}))
 
 
-def _mode(metric: str, run: RunRecord) -> str:
+def better_mode(metric: str, run: RunRecord) -> str:
     """Return whether lower (`min`) or higher (`max`) values are better.
 
-    A metric that is not built in is one that the run monitors, or an objective.
+    Raises:
+        UserError: It is unknown: the metric is not built in, not monitored and no objective.
     """
     from headrace.recipe.evaluate import BETTER_WHEN  # not needed for the newest runs
 
@@ -154,7 +155,7 @@ def _mode(metric: str, run: RunRecord) -> str:
     mode = {traits.monitor or "": traits.monitor_mode, **modes, **BETTER_WHEN}.get(metric)
     if mode is None:
         what = f"Whether lower or higher values of '{metric}' are better is unknown"
-        raise UserError(what, f"Sort by {metric}:min (the least first) or {metric}:max.")
+        raise UserError(what, f"Write {metric}:min (lower is better) or {metric}:max.")
     return mode
 
 

@@ -123,7 +123,7 @@ def test_the_use_of_a_killed_process_ends(tmp_path, sources):
 def test_what_a_dead_process_was_evicting_goes(tmp_path, sources):
     """Pains 27."""
     copy = ensure_staged(tmp_path / "aaa", sources)
-    going = copy.folder.with_name(".evicted-aaa-123")
+    going = copy.folder.with_name(".aaa.0123abcd.partial")
     copy.folder.rename(going)
     ensure_staged(tmp_path / "bbb", sources)
     assert not going.exists()

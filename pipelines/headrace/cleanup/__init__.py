@@ -1,0 +1,1 @@
+"""What fills the disk, and its removal."""

@@ -1,0 +1,270 @@
+"""Plan a removal, and carry it out; interrupted at any point and begun again, it has the same end.
+
+A run that goes is entered in the ledger first, from when on nothing can resume or use it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from math import isfinite, nan
+from pathlib import Path
+
+from headrace.cleanup.items import KINDS, MOST, Item, loaded_sites, measured_runs, others
+from headrace.errors import HeadraceError
+from headrace.files.atomic import read_record, read_text
+from headrace.files.layout import RunFolder
+from headrace.files.locks import at_once
+from headrace.files.machine import storage_error
+from headrace.files.removal import check_removable, remove
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.many_runs import Packing
+from headrace.ledger.rows import RunRecord
+from headrace.ledger.run_filter import RunFilter
+from headrace.objects.store import is_remote
+from headrace.packing.target import DatasetFolder, PackTarget
+from headrace.recipe.site import RetentionRule, Site, StoreOptions
+from headrace.runs.audit import Actor, note
+from headrace.runs.on_disk import (
+    RECORD,
+    mentioned,
+    note_sizes,
+    removable,
+    removal_of,
+)
+from headrace.runs.planned_steps import run_metrics
+from headrace.staging.cache import evict
+from headrace.staging.staged_folder import StagedFolder
+from headrace.states import Removal, StepState
+from headrace.status.run_list import better_mode
+
+_INTERRUPTED = "an earlier removal was interrupted"
+_FORGET = "it was removed; now lists leave it out"
+
+
+def retention_plan() -> list[Item]:
+    """Return what the `retention` of all sites removes; nothing is removed."""
+    plans = [make_plan(each.retention, each.name) for each in loaded_sites() if each.retention]
+    return [*{item.name: item for plan in plans for item in plan}.values()]  # caches are shared
+
+
+def make_plan(rule: RetentionRule, site: str = "", named: Collection[str] = ()) -> list[Item]:
+    """Return what a rule selects; runs that stay nevertheless have `stays`. Nothing is removed.
+
+    Side effects: unknown sizes of ended runs are measured and entered in the ledger.
+
+    Args:
+        rule: What goes, and what stays.
+        site: Name of the site; empty for all.
+        named: Runs that go whatever their age and end; removed ones are forgotten.
+    """
+    rows = measured_runs()
+    gone = {row.run_id: removal_of(row) for row in rows}
+    present = {row.run_id: row for row in rows if not gone[row.run_id]}
+    best = {} if named else _newest_and_best(present.values(), rule)
+    plan = dict[str, Item]()
+    for row in rows:
+        size = sum(each for part, each in (row.sizes or {}).items() if part != RECORD)
+        is_named = row.run_id in named
+        why = stays = ""
+        if gone[row.run_id]:
+            why = _FORGET if is_named else _INTERRUPTED if size else ""
+        elif size and (is_named or (not named and _is_old(row, rule, site))):
+            why = f"ended {_day(row.finished_at or time.time())}"
+            stays = _why_kept(row, rule, is_named=is_named) or best.get(row.run_id, "")
+        if why:
+            item = Item(kind="run", name=row.run_id, num_bytes=size, why=why, stays=stays)
+            plan[row.run_id] = item
+    names = {run_id: _names(row) for run_id, row in present.items()}
+    going = {item.name for item in plan.values() if not item.stays and item.name in present}
+    while more := going & {each for run_id in names.keys() - going for each in names[run_id]}:
+        going -= more
+        update = {"stays": "another run refers to it"}
+        plan |= {run_id: plan[run_id].model_copy(update=update) for run_id in more}
+    staying = {run_id: names[run_id] for run_id in names.keys() - going}
+    return [*plan.values(), *(() if named else _others(rule, others(rows, site), staying))]
+
+
+def _is_old(row: RunRecord, rule: RetentionRule, site: str) -> bool:
+    is_old = (row.finished_at or time.time()) <= time.time() - (rule.older_than or 0.0)
+    return is_old and rule.selects_runs and site in ("", row.site_name)
+
+
+def _why_kept(row: RunRecord, rule: RetentionRule, *, is_named: bool) -> str:
+    """Return why a run stays whatever is selected; empty if it may go."""
+    if not row.state.is_final:
+        return "it has not ended"
+    if is_kept(row, rule.keep_tags):
+        return "star or tag"
+    if not os.path.isdir(row.folder) or os.stat(row.folder).st_uid != os.geteuid():
+        return "of another user, or not on this machine"
+    can_resume = row.state is not StepState.SUCCEEDED and not is_named
+    return "`headrace resume` can continue it" if can_resume else ""
+
+
+def is_kept(record: RunRecord, tags: Collection[str] = ()) -> bool:
+    """Whether a user keeps a run: by a star, the tag `keep`, or one of some tags."""
+    return record.is_starred or not {"keep", *tags}.isdisjoint(record.tags)
+
+
+def _newest_and_best(rows: Iterable[RunRecord], rule: RetentionRule) -> dict[str, str]:
+    """Return the newest and best runs of each recipe, and why they stay."""
+    kept, by_recipe = dict[str, str](), defaultdict[str, list[RunRecord]](list)
+    for row in rows:  # the newest first; evaluations apart from what they evaluate
+        by_recipe[row.run_id.rsplit("-", 3)[0]].append(row)
+    for of_recipe in by_recipe.values():
+        newest = [row.run_id for row in of_recipe[: rule.keep_last or 0]]
+        kept |= dict.fromkeys(newest, f"the newest {rule.keep_last} of its recipe")
+        for metric in rule.keep_best:
+            name, mode = RunFilter(sort=metric).order
+            values = {row.run_id: run_metrics(row.outputs).get(name, nan) for row in of_recipe}
+            found = [(value, run_id) for run_id, value in values.items() if isfinite(value)]
+            if found:
+                best = min if (mode or better_mode(name, of_recipe[0])) == "min" else max
+                kept[best(found)[1]] = f"best {metric} of its recipe"
+    return kept
+
+
+def _names(row: RunRecord) -> set[str]:
+    """Return the names of runs and datasets that a run needs.
+
+    If it has not ended, it may find its own dataset packed: then `NAME-`, whatever its content, or
+    an empty name for every dataset if the run is another user's.
+    """
+    folder = RunFolder(Path(row.folder))
+    if row.state.is_final:
+        return mentioned(folder)
+    if not os.access(folder.path, os.X_OK):
+        return {""}
+    dataset = json.loads(read_text(folder.recipe) or "{}").get("dataset") or {}
+    return {*mentioned(folder), f"{dataset.get('name')}-"}
+
+
+def _others(
+    rule: RetentionRule, found: Iterable[Item], staying: dict[str, set[str]]
+) -> Iterator[Item]:
+    """Yield what goes that is not of a run; `staying` are runs, and the names that they need."""
+    packed, is_idle = _packings(), not _open_runs()
+    until = -1.0 if rule.older_than is None else time.time() - rule.older_than
+    for item in found:
+        goes, used_at, packings = KINDS[item.kind].goes, item.used_at, packed.get(item.name, ())
+        may_go = goes == "old" or (goes == "idle" and is_idle)
+        if packings:
+            used_at = packings[0].ended_at
+            may_go = not any(each.run_id in staying for each in packings)
+            may_go &= not any(_is_used(item.name, names) for names in staying.values())
+        why = f"last used {_day(used_at)}" if may_go and used_at <= until else ""
+        if may_go and packings and rule.unreferenced:
+            why = "no run refers to it"
+        if goes != "never" and item.used_at == 0.0:
+            why = _INTERRUPTED
+        if why:
+            yield item.model_copy(update={"why": why})
+
+
+def _is_used(place: str, names: Collection[str]) -> bool:
+    name = Path(place).name
+    return not {"", name, f"{name.rpartition('-')[0]}-"}.isdisjoint(names)
+
+
+def _day(at: float) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(at))
+
+
+def _open_runs() -> tuple[RunRecord, ...]:
+    return open_ledger().runs(MOST, [state for state in StepState if not state.is_final])
+
+
+def _packings() -> dict[str, list[Packing]]:
+    """Return the packings of each dataset by its folder or URL, the newest first."""
+    found = defaultdict[str, list[Packing]](list)
+    for each in open_ledger().packings(MOST):
+        found[str(each.outputs.get("dataset")).rstrip("/")].append(each)
+    return dict(found)
+
+
+def carry_out(plan: Sequence[Item], by: Actor) -> Iterator[Item]:
+    """Remove what a plan lists, and yield each of its items, with `stays` if it is still there.
+
+    What has been used, resumed or kept since the plan was made stays. A failure of one item keeps
+    no other from its removal.
+    """
+    for item in plan:
+        if item.stays:
+            continue
+        try:
+            stays = _remove(item, by)
+        except (HeadraceError, OSError) as error:
+            stays = str(storage_error(error, Path()) or error)
+        if not stays:
+            run_id = item.name if item.kind == "run" else ""
+            note(by, "clean", run_id, f"{item.kind} {item.name}")
+        yield item.model_copy(update={"stays": stays})
+
+
+def _remove(item: Item, by: Actor) -> str:
+    """Remove one item; return why it stays, or an empty string."""
+    path = Path(item.name)
+    if item.kind == "run":
+        return _remove_run(item, by)
+    if item.kind == "dataset" and item.why != _INTERRUPTED:
+        return _remove_dataset(item.name)
+    if item.kind == "staged copy" and item.why != _INTERRUPTED:
+        return "" if evict(StagedFolder(path, "")) else "it is in use"
+    if KINDS[item.kind].goes == "idle" and _open_runs():
+        return "a run has begun that may use it"
+    check_removable(path, path.parent)
+    remove(path)
+    return ""
+
+
+def _remove_run(item: Item, by: Actor) -> str:
+    ledger = open_ledger()
+    record = ledger.run(item.name)
+    folder, site = RunFolder(Path(record.folder)), Path(record.folder).parents[1]
+    is_forgotten = item.why == _FORGET
+    paths = [folder.path] if is_forgotten and folder.path.exists() else removable(folder)
+    leases = [Path(each.folder) for each in ledger.leases(run_id=item.name)]
+    paths += [each for each in leases if each.parent == site / "leases" and each.exists()]
+    for path in paths:
+        check_removable(path, site)
+    if is_kept(record) and record.removed is None:
+        return "star or tag"
+    removal = record.removed or Removal(at=time.time(), by=by.user, what="run")
+    if not ledger.set_removed(item.name, removal, is_forgotten=is_forgotten):
+        return "it has begun again"
+    # a run that begins now is refused; one that began before is in the ledger
+    if any(item.name in mentioned(RunFolder(Path(row.folder))) for row in _open_runs()):
+        ledger.set_removed(item.name, record.removed)
+        return "another run refers to it now"
+    for path in paths:
+        remove(path)
+    note_sizes(item.name)
+    return ""
+
+
+def _remove_dataset(place: str) -> str:
+    target = PackTarget(folder=DatasetFolder(Path(place)), url=None, s3=StoreOptions())
+    if is_remote(place) and not place.startswith("s3://"):
+        return "headrace removes datasets of object stores from S3 only"
+    if is_remote(place):
+        files = (RunFolder(Path(each.folder)).site for each in _packings()[place])
+        site = next(filter(None, (read_record(file, Site) for file in files)), None)
+        if site is None:
+            return "no record of a run says how its store is reached"
+        parent, _, name = place.rpartition("/")
+        target = PackTarget.of(site, parent, name)
+    folder = target.folder.path
+    check_removable(folder, folder.parent)
+    with at_once(target.lock_file) as is_free:
+        if not is_free or any(_is_used(place, _names(row)) for row in _open_runs()):
+            return "a run uses it"
+        if target.url:
+            from headrace.objects.s3 import S3Store  # imports s3fs
+
+            S3Store(target.url, target.s3).purge()
+        remove(folder)
+    return ""
