@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -13,12 +14,21 @@ from headrace.cli.console import JsonOption, open_console, output_is_gone, tell_
 from headrace.cli.view import print_failures
 from headrace.cli.watching import REFRESH_S, end_of, look
 from headrace.cli.watching import watch as follow
+from headrace.cli.words import ABANDONED
 from headrace.errors import UnknownNameError, nearest
+from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
+from headrace.ledger.rows import RunRecord
+from headrace.recipe.unix_accounts import account
+from headrace.runs.owners import owner_is_gone, user_of
 from headrace.runs.planned_steps import steps_of
 from headrace.runs.runs import Run, open_run
+from headrace.states import StepState
 from headrace.status.logs import log_files
 from headrace.status.run_details import run_details
+
+_MOST = 1000
+_OPEN = tuple(state for state in StepState if not state.is_final)
 
 
 def status(
@@ -46,6 +56,10 @@ def status(
     view = run_details(known)
     console.print(end_of(view) if view.state.is_final else look(view))
     print_failures(view, console)
+    if run_id is None and (left := [each for each in abandoned_runs() if each != known]):
+        for each in left:
+            console.print(f"{each} is {ABANDONED}: headrace resume {each} --detach", soft_wrap=True)
+        console.print("All abandoned runs: headrace resume --abandoned", soft_wrap=True)
 
 
 def known_run(run_id: str | None) -> str:
@@ -54,6 +68,22 @@ def known_run(run_id: str | None) -> str:
     if run_id is None and not newest:
         raise UnknownNameError("There are no runs yet", "Start one: headrace run digits")
     return run_id or newest[0].run_id
+
+
+def newest_of_user() -> str:
+    """Return the id of this user's newest run, an open one if there is any."""
+    found = next(_own_runs(_OPEN), None) or next(_own_runs(()), None)
+    return known_run(None if found is None else found.run_id)
+
+
+def abandoned_runs() -> tuple[str, ...]:
+    """Return the ids of this user's runs whose process on this machine has ended early."""
+    return tuple(row.run_id for row in _own_runs(_OPEN) if owner_is_gone(row.owner))
+
+
+def _own_runs(states: Collection[StepState]) -> Iterator[RunRecord]:
+    user, found = account(), open_ledger().runs(_MOST, states)
+    return (row for row in found if user_of(RunFolder(Path(row.folder)), row.owner) == user)
 
 
 def logs(
