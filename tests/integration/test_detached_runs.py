@@ -67,7 +67,7 @@ def attached(place: Place, *arguments: str) -> subprocess.Popen[str]:
 
 def interrupted(place: Place, *arguments: str) -> Ended:
     with mock.patch.dict(os.environ, place.environment(), clear=True):
-        return typed([str(HEADRACE), "attach", *arguments], [("trainer", INTERRUPT)], _LONG_S)
+        return typed([str(HEADRACE), "attach", *arguments], [("Ctrl-C ends", INTERRUPT)], _LONG_S)
 
 
 def go(place: Place) -> None:
@@ -89,7 +89,9 @@ def test_the_end_of_tmux_ends_no_run(place: Place, tmp_path: Path) -> None:
     wait_held(place, 1)
     (detached,) = ledger(place).runs()
     assert (place.home / "id").read_text() == f"{detached.run_id}\n"
-    shown = subprocess.run([*tmux, "capture-pane", "-pJ"], check=True, capture_output=True, text=True)
+    shown = subprocess.run(
+        [*tmux, "capture-pane", "-pJ"], check=True, capture_output=True, text=True
+    )
     folder = RunFolder(Path(detached.folder))
     words(shown.stdout, f"headrace attach {detached.run_id}", f"log: {folder.log}")
     subprocess.run([*tmux, "new-window", begin], check=True)
@@ -204,7 +206,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, fault: str) ->
         else:
             subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
         done = place.run("blobs", "--detach")
-    assert done.returncode == 1
+    assert done.returncode == USAGE
     assert done.stdout == ""
     words(done.stderr, "error:", str(folder))
     assert "Traceback" not in done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -17,7 +18,7 @@ from headrace.errors import DataError, ManifestError, NoDatasetError
 from headrace.files.atomic import read_record
 from headrace.files.manifest import Manifest
 from headrace.objects.store import read_manifest_at
-from headrace.packing.division import SourceListing, with_classes
+from headrace.packing.division import Divided, SourceListing, with_classes
 from headrace.packing.pack_shard import PackedShard
 from headrace.packing.packing_plan import FirstNumbers, PackPlan, PlannedShard
 from headrace.packing.sample_table import SampleTable, shown
@@ -46,14 +47,51 @@ class Base:
         found: SampleTable = listed[at : at + 1]
         return found if found.paths.to_pylist() == [known] else SampleTable(found.table[:0])
 
-    def first_numbers(self) -> FirstNumbers:
-        """Numbers that new samples and shards begin with."""
+    def first_numbers(self, listing: SourceListing) -> FirstNumbers:
+        """Numbers that new samples and shards begin with, and the division of earlier samples."""
         next_shard: dict[str, int] = {}
         for shard in self.planned:
             next_shard[shard.split] = next_shard.get(shard.split, 0) + 1
         next_id = max(shard.first_sample_id + shard.num_samples for shard in self.planned)
         every = {name: found.every for name, found in self.manifest.statistics.items()}
-        return FirstNumbers(sample_id=next_id, shard=next_shard, every=every)
+        divided = self._divided(listing.samples)
+        return FirstNumbers(sample_id=next_id, shard=next_shard, every=every, divided=divided)
+
+    def _divided(self, samples: SampleTable) -> Divided:
+        """Return the division of its samples; `samples` are listed now, with their groups.
+
+        Raises:
+            DataError: The group of an earlier sample is unknown, or is in several splits; or the
+                source gives an earlier sample another split.
+        """
+        splits, folds = Counter[str](), Counter[str]()
+        for shard in self.planned:
+            splits[shard.split] += shard.num_samples
+            if shard.fold is not None:
+                folds[str(shard.fold)] += shard.num_samples
+        group, given = samples.column("group"), samples.column("split")
+        groups: dict[str, tuple[str, int | None]] = {}
+        problems: list[str] = []
+        for shard in self.planned if group is not None or given is not None else ():
+            paths = shard.samples.paths
+            at = pc.index_in(paths, samples.paths.combine_chunks())
+            if given is not None:
+                now = given.cast("large_string").take(at)
+                moved = pc.and_(at.is_valid(), pc.not_equal(now, shard.split))
+                problems += paths.filter(moved).to_pylist()
+            if group is not None and (given is None or shard.fold is not None):
+                problems += paths.filter(at.is_null()).to_pylist()
+                place = shard.split, shard.fold
+                names = group.cast("large_string").take(at).unique().drop_null().to_pylist()
+                problems += [f"group {n!r}" for n in names if groups.setdefault(n, place) != place]
+        if problems:
+            raise DataError(
+                f"The splits of {self.location} cannot be kept. Gone from the source, or with "
+                f"another split or group there: {shown(problems)}",
+                "Samples stay in their splits; pack without pack.append, which makes a new "
+                "dataset.",
+            )
+        return Divided(splits=splits, folds=folds, groups=groups)
 
 
 def find_base(

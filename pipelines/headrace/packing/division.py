@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from unicodedata import normalize
 
@@ -18,7 +18,13 @@ from headrace.files.manifest import ColumnNote, Quarantined
 from headrace.packing.sample_table import SampleTable, joined, narrow, stop_within, strings
 from headrace.packing.samples import READ_BYTES
 from headrace.packing.sources.folder_layout import split_named
-from headrace.packing.splits import Indices, assign_groups, assign_splits, in_order
+from headrace.packing.splits import (
+    Indices,
+    assign_groups,
+    assign_splits,
+    in_order,
+    remaining_shares,
+)
 from headrace.recipe.dataset import TRAIN, VALIDATION, DatasetSpec, PackSpec, in_split_order
 
 
@@ -120,23 +126,40 @@ def _pairs(names: Sequence[str], alike: Callable[[str], str]) -> Iterator[tuple[
             yield first, name
 
 
+@dataclass(frozen=True, kw_only=True)
+class Divided:
+    """How the earlier samples of a dataset are divided, to which new ones are added."""
+
+    splits: Mapping[str, int] = field(default_factory=dict)
+    """Samples of each split."""
+    folds: Mapping[str, int] = field(default_factory=dict)
+    """Samples of each fold."""
+    groups: Mapping[str, tuple[str, int | None]] = field(default_factory=dict)
+    """Split and fold of each group."""
+
+
 def split_samples(
     dataset: DatasetSpec,
     listing: SourceListing,
     order: NDArray[np.uint64],
-    *,
-    may_be_empty: bool = False,
+    before: Divided | None = None,
 ) -> dict[str, Indices]:
     """Indices of the samples of each split, in the order of the shards.
 
-    `order` has the `ranks` of all samples.
+    Args:
+        dataset: Shares of the splits, and how they are made.
+        listing: The samples, without earlier ones.
+        order: `ranks` of the samples.
+        before: Division of earlier samples, which stay; then a split may get no sample.
     """
     samples = listing.samples
     if samples.column("split") is not None:
         return _given_splits(samples, order)
-    splits = _assign(dataset, listing, dataset.splits, order)
+    divided = before or Divided()
+    known = {group: split for group, (split, _) in divided.groups.items()}
+    splits = _assign(dataset, listing, dataset.splits, order, (divided.splits, known))
     for name, share in dataset.splits.items():
-        if share > 0 and not len(splits[name]) and not may_be_empty:
+        if share > 0 and not len(splits[name]) and before is None:
             raise RecipeError(
                 f"Split '{name}' would be empty: {len(samples)} samples at a share of {share:g}",
                 _more(samples, "Raise its share in dataset.splits"),
@@ -149,15 +172,21 @@ def _assign(
     listing: SourceListing,
     shares: dict[str, float],
     order: NDArray[np.uint64],
+    before: tuple[Mapping[str, int], Mapping[str, str]],
 ) -> dict[str, Indices]:
+    """Indices by part; `before` has the earlier samples of each part, and parts of groups."""
     samples, seed = listing.samples, dataset.split_seed
+    counts, known = before
+    if counts:
+        shares = remaining_shares(len(samples), shares, counts)
     classes = listing.class_indices if dataset.stratify else ()
     group = samples.column("group")
     if group is None:
         return assign_splits(samples.iter_paths(), classes, shares, seed, order)
     # a sample without a group is one of its own
     groups = pc.coalesce(group.cast("large_string"), joined("\0", samples.paths))
-    return assign_groups(groups.to_numpy(zero_copy_only=False), classes, shares, seed, order)
+    names = groups.to_numpy(zero_copy_only=False)
+    return assign_groups(names, classes, shares, seed, order, known)
 
 
 def _given_splits(samples: SampleTable, order: NDArray[np.uint64]) -> dict[str, Indices]:
@@ -176,6 +205,7 @@ def folds_of(
     split: str,
     indices: Indices,
     order: NDArray[np.uint64],
+    before: Divided | None = None,
 ) -> Iterator[tuple[int | None, Indices]]:
     """The folds of a split with their numbers; the whole split, when it has none."""
     if dataset.folds is None or split != TRAIN:
@@ -183,7 +213,12 @@ def folds_of(
         return
     shares = {str(fold): 1 / dataset.folds for fold in range(dataset.folds)}
     chosen = replace(listing, samples=listing.samples.take(indices))
-    for name, part in _assign(dataset, chosen, shares, order[indices]).items():
+    divided = before or Divided()
+    known = {group: str(fold) for group, (_, fold) in divided.groups.items() if fold is not None}
+    parts = _assign(dataset, chosen, shares, order[indices], (divided.folds, known))
+    for name, part in parts.items():
+        if not len(part) and before is not None:
+            continue
         if not len(part):
             raise RecipeError(
                 f"Fold {name} of {dataset.folds} would be empty: split '{split}' has "

@@ -41,7 +41,6 @@ from headrace.packing.pack_shard import (
 )
 from headrace.packing.packing_plan import PackPlan, PlannedShard, limited, make_plan, settings_key
 from headrace.packing.reading import noting, reading
-from headrace.packing.recipe_check import check_can_grow
 from headrace.packing.target import PackTarget, packed_dataset
 from headrace.shards.writer import remove_temporary
 from headrace.steps.context import StepContext
@@ -129,8 +128,6 @@ def _base(
     """The dataset that samples are to be added to, None to make a new one; and warnings."""
     if not context.recipe.pack.append:
         return None, ()
-    has_groups = opened.listing.samples.column("group") is not None
-    check_can_grow(opened.dataset, has_groups=has_groups)
     settings = settings_key(opened.dataset, context.recipe.pack, opened.listing.code)
     return find_base(target, context.recipe.named_dataset.name, settings)
 
@@ -146,7 +143,7 @@ def _packed(
     pack, listing = context.recipe.pack, opened.listing
     old, first = listing.samples[:0], None
     if base is not None:
-        old, first = base.example(listing.samples), base.first_numbers()
+        old, first = base.example(listing.samples), base.first_numbers(listing)
         listing = new_samples(base, listing)
         if not listing.samples:
             return base.manifest

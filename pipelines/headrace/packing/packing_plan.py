@@ -24,7 +24,7 @@ from headrace.files.atomic import read_bytes, replacing
 from headrace.files.machine import told_when_full
 from headrace.files.manifest import ColumnNote, FieldInfo, Quarantined
 from headrace.objects.protocol import StoredFile
-from headrace.packing.division import SourceListing, folds_of, shards_of, split_samples
+from headrace.packing.division import Divided, SourceListing, folds_of, shards_of, split_samples
 from headrace.packing.fields import FieldRule
 from headrace.packing.sample_table import SampleTable
 from headrace.packing.splits import ranks
@@ -151,6 +151,8 @@ class FirstNumbers:
     """Number of the first shard by split."""
     every: Mapping[str, int] = field(default_factory=dict)
     """One in how many elements counts for the statistics of each field, if that is fixed."""
+    divided: Divided | None = None
+    """Division of the earlier samples; None for a new dataset."""
 
 
 def settings_key(dataset: DatasetSpec, pack: PackSpec, code: str = "") -> str:
@@ -213,8 +215,8 @@ def make_plan(
 ) -> PackPlan:
     """Lay out splits and shards."""
     order = ranks(listing.samples.iter_paths(), dataset.split_seed)
-    splits = split_samples(dataset, listing, order, may_be_empty=first is not None)
     first = first or FirstNumbers()
+    splits = split_samples(dataset, listing, order, first.divided)
     counted = {TRAIN: splits[TRAIN]} if len(splits.get(TRAIN, ())) else splits
     every = _every(pack, rules, sum(map(len, counted.values())), first.every)
     sizes = _sizes(listing.samples, rules, bool(listing.classes))
@@ -226,7 +228,7 @@ def make_plan(
     next_id = first.sample_id
     for split, indices in splits.items():
         number = first.shard.get(split, 0)
-        for fold, part in folds_of(dataset, listing, split, indices, order):
+        for fold, part in folds_of(dataset, listing, split, indices, order, first.divided):
             for piece in shards_of(part, sizes, order if listing.sequential else None, pack):
                 shard = PlannedShard(
                     file=f"shards/{split}-{number:05d}.h5",
