@@ -109,11 +109,12 @@ def test_the_end_of_tmux_ends_no_run(place: Place, tmp_path: Path) -> None:
     words(left.output, "Ctrl-C ends only this view", "The run continues", "headrace cancel")
     views = [attached(place, detached.run_id), attached(place, detached.run_id, "--json")]
     views.append(attached(place))  # the newest open run
+    first = views[1].stdout.readline()  # before the end
     go(place)
     table, lines, newest = [view.communicate(timeout=_LONG_S)[0] for view in views]
     assert [view.returncode for view in views] == [0, 0, 0]
     words(table, "train: succeeded", f"{folder.path}")
-    states = [json.loads(line)["state"] for line in lines.splitlines()]
+    states = [json.loads(line)["state"] for line in (first + lines).splitlines()]
     assert (states[0], states[-1]) == ("running", "succeeded")
     words(newest, other.run_id)
     words(folder.log.read_text(), "train: succeeded")

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from headrace.errors import DataError
 from headrace.files.manifest import Manifest
 from headrace.files.manifest_file import parse_manifest, read_manifest
 from headrace.packing.append import new_samples, read_base
@@ -162,3 +163,97 @@ def index_of(source: Path, files: list[Path], header: str, number: int) -> str:
         row = {"path": file.relative_to(source), "label": file.parent.name, "n": number}
         lines.append(",".join(str(row[column]) for column in header.split(",")))
     return "\n".join([header, *lines])
+
+
+KINDS = {
+    "plain": {"stratify": False},
+    "stratified": {"stratify": True},
+    "grouped": {"group_field": "g"},
+    "folds": {"folds": 3, "splits": {"train": 0.8, "test": 0.2}},
+    "grouped folds": {"folds": 3, "splits": {"train": 0.8, "test": 0.2}, "group_field": "g"},
+    "given": {"split_field": "s"},
+}
+
+
+def grown(source: Path, total: int) -> dict[str, dict[str, str]]:
+    """Write an index of so many images; every tenth is of a group of its own."""
+    rows: dict[str, dict[str, str]] = {}
+    for number in range(total):
+        file = source / "grown" / f"{number * 37 % 101:03d}.png"
+        if not file.exists():
+            write_image(file, number)
+        name = file.relative_to(source).as_posix()
+        group, split = f"g{number % 23}", ("train", "val", "test")[number % 3]
+        rows[name] = {"path": name, "label": "ab"[number % 2], "g": group, "s": split}
+    lines = ["path,label,g,s", *(",".join(row.values()) for row in rows.values())]
+    (source / "l.csv").write_text("\n".join(lines))
+    return rows
+
+
+def places(folder: Path) -> dict[str, tuple[str, int | None]]:
+    """Split and fold of each sample."""
+    manifest, found = read_manifest(folder), {}
+    for split in manifest.splits:
+        paths = ShardedDataset(folder, split).sources(np.arange(manifest.splits[split]))
+        shards = [shard for shard in manifest.shards if shard.split == split]
+        folds = [shard.fold for shard in shards for _ in range(shard.num_samples)]
+        found |= {path: (split, fold) for path, fold in zip(paths, folds, strict=True)}
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_samples_stay_in_their_splits_and_folds(tmp_path, packs, kind):
+    """Old shards keep their bytes; new samples bring all near the shares; groups stay whole."""
+    source, keys = tmp_path / "source", {"index": "l.csv", "labels": "index", **KINDS[kind]}
+    if kind in ("grouped", "grouped folds"):
+        keys["stratify"] = False
+    before: dict[str, tuple[str, int | None]] = {}
+    old: dict[str, bytes] = {}
+    for total in (40, 55, 100):
+        rows = grown(source, total)
+        folder = Path(packs(source, keys, pack=APPEND)["dataset"])
+        now = places(folder)
+        assert len(now) == total
+        assert {path: now[path] for path in before} == before
+        bytes_now = shard_bytes(folder)
+        assert {name: bytes_now[name] for name in old} == old
+        if "grouped" in kind:
+            of_group: dict[str, set[object]] = {}
+            for path, place in now.items():
+                of_group.setdefault(rows[path]["g"], set()).add(place)
+            assert all(len(found) == 1 for found in of_group.values())
+        elif kind == "given":
+            assert all(rows[path]["s"] == split for path, (split, _) in now.items())
+        else:
+            counts = read_manifest(folder).splits
+            shares = keys.get("splits", {"train": 0.8, "val": 0.1, "test": 0.1})
+            for name, share in shares.items():
+                assert abs(counts[name] - share * total) < 1.01
+        if "folds" in kind:
+            sizes = read_manifest(folder).folds["train"]
+            assert max(sizes) - min(sizes) <= (1 if kind == "folds" else 9)
+        before, old = now, bytes_now
+    assert verify_dataset(folder) == ()
+
+
+@pytest.mark.parametrize("kind", ["given", "grouped"])
+def test_a_sample_is_not_moved_to_another_split_unsaid(tmp_path, packs, kind):
+    keys = {"index": "l.csv", "labels": "index", "stratify": False, **KINDS[kind]}
+    source = tmp_path / "source"
+    grown(source, 40)
+    folder = Path(packs(source, keys, pack=APPEND)["dataset"])
+    grown(source, 41)
+    where = places(folder)
+    apart = {split: path for path, (split, _) in where.items()}
+    text = (source / "l.csv").read_text().splitlines()
+    for number, line in enumerate(text):
+        path, label, group, split = line.split(",")
+        if path == apart["test"]:
+            text[number] = f"{path},{label},{group},train"
+            if kind == "grouped":
+                other = next(row for row in text if row.startswith(apart["train"]))
+                text[number] = f"{path},{label},{other.split(',')[2]},{split}"
+    (source / "l.csv").write_text("\n".join(text))
+    with pytest.raises(DataError, match="cannot be kept"):
+        packs(source, keys, pack=APPEND)
+    assert places(folder) == where
