@@ -74,7 +74,7 @@ class Base:
         problems: list[str] = []
         for shard in self.planned if group is not None or given is not None else ():
             paths = shard.samples.paths
-            at = pc.index_in(paths, samples.paths.combine_chunks())
+            at = pc.index_in(paths, samples.paths)
             if given is not None:
                 now = given.cast("large_string").take(at)
                 moved = pc.and_(at.is_valid(), pc.not_equal(now, shard.split))

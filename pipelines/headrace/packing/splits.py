@@ -120,7 +120,8 @@ def remaining_shares(
     `counts` are the earlier samples of each split, which stay. The result has any sum.
     """
     ideals = _ideals(num_new + sum(counts.values()), shares)
-    return {name: float(max(ideals[name] - counts.get(name, 0), 0)) for name in shares}
+    missing = {name: float(ideals[name] - counts.get(name, 0)) for name in shares}
+    return {name: max(number, 0.0) for name, number in missing.items()}
 
 
 def assign_splits(

@@ -165,10 +165,11 @@ def index_of(source: Path, files: list[Path], header: str, number: int) -> str:
     return "\n".join([header, *lines])
 
 
+SHARES = {"train": 0.7, "val": 0.2, "test": 0.1}
 KINDS = {
-    "plain": {"stratify": False},
-    "stratified": {"stratify": True},
-    "grouped": {"group_field": "g"},
+    "plain": {"stratify": False, "splits": SHARES},
+    "stratified": {"stratify": True, "splits": SHARES},
+    "grouped": {"group_field": "g", "splits": SHARES},
     "folds": {"folds": 3, "splits": {"train": 0.8, "test": 0.2}},
     "grouped folds": {"folds": 3, "splits": {"train": 0.8, "test": 0.2}, "group_field": "g"},
     "given": {"split_field": "s"},
@@ -226,7 +227,7 @@ def test_samples_stay_in_their_splits_and_folds(tmp_path, packs, kind):
             assert all(rows[path]["s"] == split for path, (split, _) in now.items())
         else:
             counts = read_manifest(folder).splits
-            shares = keys.get("splits", {"train": 0.8, "val": 0.1, "test": 0.1})
+            shares = keys["splits"]
             for name, share in shares.items():
                 assert abs(counts[name] - share * total) < 1.01
         if "folds" in kind:
