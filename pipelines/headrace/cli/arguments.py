@@ -87,9 +87,6 @@ Overrides = Annotated[
     ),
 ]
 RunArgument = Annotated[str | None, a_run("Id of the run; default: the newest one.")]
-OwnRun = Annotated[
-    str | None, a_run("Id of the run; default: your newest one that runs, else your newest one.")
-]
 NamedRun = Annotated[str, a_run("Id of the run.")]
 OneSuite = Annotated[
     str | None,

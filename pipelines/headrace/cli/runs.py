@@ -1,7 +1,9 @@
-"""Commands that act on runs: run, sweep, evaluate, resume, attach, cancel."""
+"""Commands that act on runs: run, sweep, evaluate, resume, cancel."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,13 +14,12 @@ import typer
 from rich.console import Console
 
 from headrace.cli import arguments
-from headrace.cli.arguments import NamedRun, Overrides, OwnRun, Recipe, RunArgument
+from headrace.cli.arguments import NamedRun, Overrides, Recipe, RunArgument
 from headrace.cli.console import JsonOption, SiteOption, open_console, outlive_terminal, tell_json
 from headrace.cli.detaching import Detaching, DetachOption
-from headrace.cli.run_status import abandoned_runs, known_run, newest_of_user
+from headrace.cli.run_status import abandoned_runs, known_run
 from headrace.cli.view import print_failures
-from headrace.cli.watching import Watching, end_of, look, tell_changes
-from headrace.cli.watching import watch as follow
+from headrace.cli.watching import Watching, end_of
 from headrace.errors import UserError
 from headrace.execution.execute import execute
 from headrace.execution.reap import ask_to_stop, end_run
@@ -109,22 +110,19 @@ def carry_out(job: Run, leaving: Detaching, *, as_json: bool, to_stderr: bool = 
     """Do a run in this process, show its progress, and exit with code 1 if it did not succeed."""
     leaving.leave(job, as_json=as_json)
     outlive_terminal()
-    as_json = as_json and not leaving.has_left
     console = open_console(stderr=as_json or to_stderr)
     with Watching(job.run_id, console, job.folder) as tick:
         execute(job, tick)
     tell_end(run_details(job.run_id), console, as_json=as_json)
 
 
-def tell_end(
-    view: RunDetails, console: Console, *, as_json: bool = False, is_shown: bool = False
-) -> None:
+def tell_end(view: RunDetails, console: Console, *, as_json: bool) -> None:
     """Show how a run has ended, and exit with code 1 if it did not succeed."""
     if as_json:
         tell_json(view)
 
     def show() -> None:
-        if not as_json and not is_shown:
+        if not as_json:
             console.print(end_of(view))
         print_failures(view, console)
 
@@ -246,7 +244,7 @@ def resume(  # noqa: PLR0913  options of a command
     if abandoned:
         if run_id or overrides or site or new_code:
             raise UserError("--abandoned stands alone", "Leave it out to resume one run.")
-        _resume_abandoned(as_json=as_json)
+        _resume_abandoned()
         return
     leaving = Detaching(wanted=detach)
     changes = tuple(overrides or ())
@@ -266,53 +264,16 @@ def resume(  # noqa: PLR0913  options of a command
     carry_out(job, leaving, as_json=as_json)
 
 
-def _resume_abandoned(*, as_json: bool) -> None:
-    """Resume each abandoned run of this user by a process of its own.
+def _resume_abandoned() -> None:
+    """Resume each abandoned run of this user by a command of its own.
 
     Exit with code 1 if a run could not be resumed; the others continue.
     """
-    found, failed = abandoned_runs(), False
-    if not found:
+    if not (found := abandoned_runs()):
         open_console(stderr=True).print("No run of yours on this machine is abandoned.")
-    for run_id in found:
-        try:
-            leaving = Detaching(wanted=True)
-        except typer.Exit as ended:  # in this process; the child continues below
-            failed = failed or ended.exit_code != 0
-            continue
-        carry_out(take_over_run(run_id, process_owner()), leaving, as_json=as_json)
-        return
-    if failed:
+    codes = [subprocess.call([sys.argv[0], "resume", run_id, "--detach"]) for run_id in found]
+    if any(codes):
         raise typer.Exit(1)
-
-
-def attach(run_id: OwnRun = None, as_json: JsonOption = False) -> None:
-    """Show a run live until it ends; Ctrl-C ends only this view.
-
-    Any run can be shown: of this or another terminal, detached, or of Airflow; also by several
-    terminals at once. The exit code is that of the run: 0 if it succeeded, 1 if it did not; 130
-    after Ctrl-C. With **--json** each change is a line as of `headrace status --json`.
-
-    Examples:
-        headrace attach
-        headrace attach digits-20260102-030405-0a1b2c3d
-    """
-    known = run_id or newest_of_user()
-    console = open_console(stderr=as_json)
-    try:
-        if as_json:
-            tell_changes(known)
-        else:
-            follow(known, console, "Ctrl-C ends only this view: the run continues.")
-    except KeyboardInterrupt:
-        console.print(f"The run continues. Watch it again: headrace attach {known}", soft_wrap=True)
-        console.print(f"Stop it: headrace cancel {known}", soft_wrap=True)
-        raise
-    view = run_details(known)
-    if not as_json and not view.state.is_final:
-        console.print(look(view))
-        raise typer.Exit(1)
-    tell_end(view, console, is_shown=as_json)
 
 
 def cancel(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +9,6 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -22,7 +20,6 @@ from headrace.cli.view import closing, history_of, live, remarks, trains
 from headrace.files.layout import RunFolder
 from headrace.informing import inform
 from headrace.ledger.ledger import open_ledger
-from headrace.record import as_json_values
 from headrace.status.run_details import RunDetails, run_details
 from headrace.status.step import StepView
 from headrace.status.suite import SuiteView, suite_view
@@ -125,31 +122,12 @@ class Watching:
         return f"{line}, after: {why}" if why else line
 
 
-def watch(run_id: str, console: Console, hint: str = "") -> None:
-    """Show the state of a run until it ends or is abandoned, or until its reader has left.
-
-    `hint` is printed first if the run has not ended.
-    """
+def watch(run_id: str, console: Console) -> None:
+    """Show the state of a run until it ends or is abandoned, or until its reader has left."""
     watching = Watching(run_id, console)
     with watching:
-        if hint and run_details(run_id).goes_on:
-            console.print(hint)
         while not output_is_gone() and watching.show().goes_on:
             time.sleep(REFRESH_S)
-
-
-def tell_changes(run_id: str) -> None:
-    """Print the state of a run as a line of JSON, and again when it has changed, until its end."""
-    last: object = None
-    while not output_is_gone():
-        view = run_details(run_id)
-        steps = [(step.name, step.state, step.attempt, step.progress) for step in view.steps]
-        if (now := (view.state, view.is_orphan, view.waits_for, view.trials, steps)) != last:
-            typer.echo(json.dumps(as_json_values(view)))
-        if not view.goes_on:
-            break
-        last = now
-        time.sleep(REFRESH_S)
 
 
 def _begun_suite(view: RunDetails) -> SuiteView | None:
