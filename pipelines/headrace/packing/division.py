@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from unicodedata import normalize
 
@@ -13,9 +13,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import compute as pc
 
-from headrace.errors import RecipeError, UnclearNamesError
+from headrace.errors import DataError, RecipeError, UnclearNamesError
 from headrace.files.manifest import ColumnNote, Quarantined
-from headrace.packing.sample_table import SampleTable, joined, narrow, stop_within, strings
+from headrace.packing.sample_table import SampleTable, joined, narrow, shown, stop_within, strings
 from headrace.packing.samples import READ_BYTES
 from headrace.packing.sources.folder_layout import split_named
 from headrace.packing.splits import (
@@ -43,6 +43,24 @@ class SourceListing:
     """Hash of the user's code that makes the values, and the fields that EXIF may turn."""
     notes: tuple[str | ColumnNote, ...] = ()
     """How the samples were found, for people."""
+    earlier: tuple[tuple[str, int | None], ...] = ()
+    """Splits with folds of an earlier dataset; the column `earlier` of `samples` has the index of
+    each sample's, null for a new sample."""
+    keeps: bool = False
+    """Whether samples stay in their earlier splits and folds."""
+
+    @property
+    def earlier_index(self) -> NDArray[np.int64]:
+        """Index in `earlier` of each sample, `(num_samples,)`; -1 for a new sample."""
+        column = self.samples.column("earlier")
+        if column is None:
+            return np.full(len(self.samples), -1)
+        return np.asarray(column.cast("int64").fill_null(-1))
+
+    @property
+    def new_samples(self) -> SampleTable:
+        """The samples that the earlier dataset does not have."""
+        return self.samples.take(np.flatnonzero(self.earlier_index < 0))
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -126,40 +144,25 @@ def _pairs(names: Sequence[str], alike: Callable[[str], str]) -> Iterator[tuple[
             yield first, name
 
 
-@dataclass(frozen=True, kw_only=True)
-class Divided:
-    """How the earlier samples of a dataset are divided, to which new ones are added."""
-
-    splits: Mapping[str, int] = field(default_factory=dict)
-    """Samples of each split."""
-    folds: Mapping[str, int] = field(default_factory=dict)
-    """Samples of each fold."""
-    groups: Mapping[str, tuple[str, int | None]] = field(default_factory=dict)
-    """Split and fold of each group."""
-
-
 def split_samples(
     dataset: DatasetSpec,
     listing: SourceListing,
     order: NDArray[np.uint64],
-    before: Divided | None = None,
+    *,
+    may_be_empty: bool = False,
 ) -> dict[str, Indices]:
     """Indices of the samples of each split, in the order of the shards.
 
-    Args:
-        dataset: Shares of the splits, and how they are made.
-        listing: The samples, without earlier ones.
-        order: `ranks` of the samples.
-        before: Division of earlier samples, which stay; then a split may get no sample.
+    `order` has the `ranks` of all samples.
     """
     samples = listing.samples
     if samples.column("split") is not None:
         return _given_splits(samples, order)
-    divided = before or Divided()
-    known = {group: split for group, (split, _) in divided.groups.items()}
-    splits = _assign(dataset, listing, dataset.splits, order, (divided.splits, known))
+    splits = _assign(
+        dataset, listing, dataset.splits, order, [split for split, _ in listing.earlier]
+    )
     for name, share in dataset.splits.items():
-        if share > 0 and not len(splits[name]) and before is None:
+        if share > 0 and not len(splits[name]) and not may_be_empty:
             raise RecipeError(
                 f"Split '{name}' would be empty: {len(samples)} samples at a share of {share:g}",
                 _more(samples, "Raise its share in dataset.splits"),
@@ -172,21 +175,56 @@ def _assign(
     listing: SourceListing,
     shares: dict[str, float],
     order: NDArray[np.uint64],
-    before: tuple[Mapping[str, int], Mapping[str, str]],
+    earlier: Sequence[str],
 ) -> dict[str, Indices]:
-    """Indices by part; `before` has the earlier samples of each part, and parts of groups."""
+    """Indices of each part; `earlier` has the parts of the listing's earlier places."""
+    if not listing.keeps:
+        return _divided(dataset, listing, shares, order)
+    kept = _kept(listing, list(shares), earlier)
+    counts = {name: int((kept == number).sum()) for number, name in enumerate(shares)}
+    rest = np.flatnonzero(kept < 0)
+    others = replace(listing, samples=listing.samples.take(rest))
+    found = _divided(dataset, others, remaining_shares(shares, counts, len(rest)), order[rest])
+    whole = {
+        name: np.concatenate([np.flatnonzero(kept == number), rest[found[name]]])
+        for number, name in enumerate(shares)
+    }
+    return {name: in_order(indices, order) for name, indices in whole.items()}
+
+
+def _kept(listing: SourceListing, names: list[str], earlier: Sequence[str]) -> Indices:
+    """Index in `names` of the part in which each sample stays, -1 for others.
+
+    Samples of a group, also new ones, stay with its earlier ones, unless these are in several
+    parts.
+    """
+    parts = np.array([*(names.index(part) if part in names else -1 for part in earlier), -1])
+    kept: Indices = parts[listing.earlier_index]
+    group = listing.samples.column("group")
+    if group is not None:
+        codes = np.asarray(group.indices.cast("int64").fill_null(-1))
+        known, of_group = (codes >= 0) & (kept >= 0), codes >= 0
+        least, most = np.full(len(group.dictionary), len(names)), np.full(len(group.dictionary), -1)
+        np.minimum.at(least, codes[known], kept[known])
+        np.maximum.at(most, codes[known], kept[known])
+        kept[of_group] = np.where(least == most, most, -1)[codes[of_group]]
+    return kept
+
+
+def _divided(
+    dataset: DatasetSpec,
+    listing: SourceListing,
+    shares: dict[str, float],
+    order: NDArray[np.uint64],
+) -> dict[str, Indices]:
     samples, seed = listing.samples, dataset.split_seed
-    counts, known = before
-    if counts:
-        shares = remaining_shares(len(samples), shares, counts)
     classes = listing.class_indices if dataset.stratify else ()
     group = samples.column("group")
     if group is None:
         return assign_splits(samples.iter_paths(), classes, shares, seed, order)
     # a sample without a group is one of its own
     groups = pc.coalesce(group.cast("large_string"), joined("\0", samples.paths))
-    names = groups.to_numpy(zero_copy_only=False)
-    return assign_groups(names, classes, shares, seed, order, known)
+    return assign_groups(groups.to_numpy(zero_copy_only=False), classes, shares, seed, order)
 
 
 def _given_splits(samples: SampleTable, order: NDArray[np.uint64]) -> dict[str, Indices]:
@@ -205,7 +243,8 @@ def folds_of(
     split: str,
     indices: Indices,
     order: NDArray[np.uint64],
-    before: Divided | None = None,
+    *,
+    may_be_empty: bool = False,
 ) -> Iterator[tuple[int | None, Indices]]:
     """The folds of a split with their numbers; the whole split, when it has none."""
     if dataset.folds is None or split != TRAIN:
@@ -213,19 +252,45 @@ def folds_of(
         return
     shares = {str(fold): 1 / dataset.folds for fold in range(dataset.folds)}
     chosen = replace(listing, samples=listing.samples.take(indices))
-    divided = before or Divided()
-    known = {group: str(fold) for group, (_, fold) in divided.groups.items() if fold is not None}
-    parts = _assign(dataset, chosen, shares, order[indices], (divided.folds, known))
-    for name, part in parts.items():
-        if not len(part) and before is not None:
-            continue
-        if not len(part):
+    earlier = [str(fold) for _, fold in listing.earlier]
+    for name, part in _assign(dataset, chosen, shares, order[indices], earlier).items():
+        if not len(part) and not may_be_empty:
             raise RecipeError(
                 f"Fold {name} of {dataset.folds} would be empty: split '{split}' has "
                 f"{len(indices):,} samples",
                 _more(listing.samples, "Lower dataset.folds"),
             )
         yield int(name), indices[part]
+
+
+Division = Sequence[tuple[str, int | None, Indices]]
+"""Splits, folds and the samples in them."""
+
+
+def compared(
+    listing: SourceListing, division: Division, *, appends: bool
+) -> tuple[Division, list[str]]:
+    """Return a division, with `appends` without earlier samples, and what became of these.
+
+    Raises:
+        DataError: Samples are appended, but an earlier one has another split or fold.
+    """
+    now, was = np.full(len(listing.samples), -1), listing.earlier_index
+    for split, fold, part in division:
+        if (split, fold) in listing.earlier:
+            now[part] = listing.earlier.index((split, fold))
+    moved, num_earlier = np.flatnonzero((was >= 0) & (was != now)), int((was >= 0).sum())
+    if not appends:
+        what = f"{len(moved):,} of {num_earlier:,} samples changed their split or fold"
+        what = what if len(moved) else f"{num_earlier:,} samples stay in their splits"
+        return division, [f"{what}, compared with an earlier dataset"] if num_earlier else []
+    if len(moved):
+        raise DataError(
+            f"The splits of {len(moved):,} packed samples cannot be kept: the source has other "
+            f"splits or groups for {shown(listing.samples.take(moved).paths.to_pylist())}",
+            "Pack without pack.append, which makes a new dataset.",
+        )
+    return [(split, fold, part[was[part] < 0]) for split, fold, part in division], []
 
 
 def _more(samples: SampleTable, otherwise: str) -> str:

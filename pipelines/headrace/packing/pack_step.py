@@ -20,13 +20,15 @@ from headrace.files.manifest import Manifest
 from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.objects.store import is_remote, open_store
 from headrace.packing.append import (
+    DIVISION,
     SETTINGS,
     Base,
     check_fields,
+    extending,
     find_base,
-    new_samples,
     read_base,
     together,
+    with_earlier,
 )
 from headrace.packing.column_notes import note_texts
 from headrace.packing.fields import FieldRule, field_rules
@@ -39,7 +41,14 @@ from headrace.packing.pack_shard import (
     merge,
     pack_shard,
 )
-from headrace.packing.packing_plan import PackPlan, PlannedShard, limited, make_plan, settings_key
+from headrace.packing.packing_plan import (
+    PackPlan,
+    PlannedShard,
+    division_key,
+    limited,
+    make_plan,
+    settings_key,
+)
 from headrace.packing.reading import noting, reading
 from headrace.packing.target import PackTarget, packed_dataset
 from headrace.shards.writer import remove_temporary
@@ -129,7 +138,7 @@ def _base(
     if not context.recipe.pack.append:
         return None, ()
     settings = settings_key(opened.dataset, context.recipe.pack, opened.listing.code)
-    return find_base(target, context.recipe.named_dataset.name, settings)
+    return find_base(target, context.recipe.named_dataset.name, (SETTINGS, settings))
 
 
 def _packed(
@@ -141,13 +150,15 @@ def _packed(
 ) -> Manifest:
     """Pack a listing into a new dataset, or what is new of it into one that is there."""
     pack, listing = context.recipe.pack, opened.listing
-    old, first = listing.samples[:0], None
-    if base is not None:
-        old, first = base.example(listing.samples), base.first_numbers(listing)
-        listing = new_samples(base, listing)
-        if not listing.samples:
+    if base is None:
+        listing, first = with_earlier(target, opened.dataset, listing), None
+        examples = [listing.samples]
+    else:
+        listing, first = extending(base, listing), base.first_numbers()
+        examples = [base.example(listing.samples), listing.new_samples]
+        if not examples[1]:
             return base.manifest
-    rules = field_rules(listing.source, opened.source, pack, old, listing.samples)
+    rules = field_rules(listing.source, opened.source, pack, *examples)
     plan = make_plan(opened.dataset, pack, listing, rules, first, opened.key)
     if pack.max_samples:
         plan = limited(plan, pack.max_samples)
@@ -241,7 +252,9 @@ def prepare(plan: PackPlan, target: PackTarget) -> set[str]:
 
 
 def _provenance(context: StepContext, opened: ListedSource) -> dict[str, Any]:
+    is_whole = context.recipe.pack.max_samples is None
     return {
+        **({DIVISION: division_key(opened.dataset)} if is_whole else {}),
         "source": opened.listing.source,
         SETTINGS: settings_key(opened.dataset, context.recipe.pack, opened.listing.code),
         "recipe": context.recipe.name,

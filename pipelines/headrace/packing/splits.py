@@ -113,15 +113,16 @@ def _give(
 
 
 def remaining_shares(
-    num_new: int, shares: Mapping[str, float], counts: Mapping[str, int]
+    shares: Mapping[str, float], counts: Mapping[str, int], num_new: int
 ) -> dict[str, float]:
     """Return the shares of new samples that bring all samples as near as can be to `shares`.
 
-    `counts` are the earlier samples of each split, which stay. The result has any sum.
+    `counts` are the samples of each split that stay there. The result has any sum.
     """
+    if not num_new:
+        return dict(shares)
     ideals = _ideals(num_new + sum(counts.values()), shares)
-    missing = {name: float(ideals[name] - counts.get(name, 0)) for name in shares}
-    return {name: max(number, 0.0) for name, number in missing.items()}
+    return {name: max(float(ideals[name] - counts[name]), 0.0) for name in shares}
 
 
 def assign_splits(
@@ -168,29 +169,24 @@ def assign_groups(
     shares: Mapping[str, float],
     seed: int,
     order: NDArray[np.uint64],
-    known: Mapping[str, str] | None = None,
 ) -> dict[str, Indices]:
     """As `assign_splits`, but all samples of a group are in one split.
 
-    The groups in `known` go to their split. Then the largest group comes first; each goes to the
-    split that is furthest from its share, counted in classes when labels are given. The seed
-    decides between groups of one size, too.
+    The largest group comes first; each goes to the split that is furthest from its share, counted
+    in classes when labels are given. The seed decides between groups of one size, too.
     """
     names, group_of = np.unique(np.asarray(groups, dtype=object), return_inverse=True)
     table = _counts(group_of, np.asarray(labels, dtype=np.int64))
     ties = _keys([str(name) for name in names], seed, "group")
-    fixed = {at: known[name] for at, name in enumerate(names) if name in known} if known else {}
-    # also a split with enough samples may get further ones of a known group
-    used = [name for name, share in shares.items() if share > 0 or name in fixed.values()]
-    weights = np.array([max(shares[name], 1e-9) for name in used])
+    used = [name for name, share in shares.items() if share > 0]
+    weights = np.array([shares[name] for name in used])
     wanted = weights[:, None] / weights.sum() * table.sum(axis=0)[None, :]
     split_of = np.empty(len(names), dtype=np.int64)
-    is_new = np.array([at not in fixed for at in range(len(names))])
-    for group in np.lexsort((ties, -table.sum(axis=1), is_new)):
+    for group in np.lexsort((ties, -table.sum(axis=1))):
         row = table[group]
         # how much nearer to what is wanted, relative to the split's size
         gain = (row * (2 * wanted - row)).sum(axis=1) / weights
-        split_of[group] = used.index(fixed[group]) if group in fixed else np.argmax(gain)
+        split_of[group] = np.argmax(gain)
         wanted[split_of[group]] -= row
     of_sample = split_of[group_of]
     none = np.empty(0, dtype=np.int64)

@@ -12,7 +12,8 @@ from pyarrow import parquet
 from headrace.errors import DataError
 from headrace.files.manifest import Manifest
 from headrace.files.manifest_file import parse_manifest, read_manifest
-from headrace.packing.append import new_samples, read_base
+from headrace.packing.append import extending, read_base
+from headrace.packing.column_notes import note_texts
 from headrace.packing.opened_source import OpenedSource
 from headrace.packing.pack_step import pack
 from headrace.packing.target import DatasetFolder, PackTarget
@@ -28,6 +29,13 @@ APPEND = {"append": True, "max_quarantined": 0.5}
 
 def shard_bytes(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (folder / "shards").iterdir()}
+
+
+def raising(error: type[BaseException]) -> Callable[..., None]:
+    def call(*_: object) -> None:
+        raise error
+
+    return call
 
 
 def sources(folder: Path, manifest: Manifest) -> list[str]:
@@ -75,11 +83,8 @@ def test_killed_while_appending(image_source, packs, monkeypatch):
     for number in range(40, 60):
         write_image(image_source / "cat" / f"{number}.png", number)
 
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr("headrace.packing.pack_step.merge", killed)
+        patch.setattr("headrace.packing.pack_step.merge", raising(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             packs(image_source, pack=APPEND)
     assert read_manifest(folder) == old
@@ -148,12 +153,12 @@ def test_what_is_new_is_found_without_an_object_a_sample(tmp_path, packs, make_c
     opened = OpenedSource.of(context.recipe, context.site, context.check).listed(context.check)
     target = PackTarget(folder=DatasetFolder(Path(packed["dataset"])), url=None, s3=StoreOptions())
     base = read_base(target)
-    new_samples(base, opened.listing)  # imports
+    extending(base, opened.listing).new_samples  # noqa: B018  imports
     tracemalloc.start()
-    found = new_samples(base, opened.listing)
+    found = extending(base, opened.listing).new_samples
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert found.samples.paths.to_pylist()[::4_999] == ["b.parquet#0000", "b.parquet#4999"]
+    assert found.paths.to_pylist()[::4_999] == ["b.parquet#0000", "b.parquet#4999"]
     assert peak_bytes < 150 * len(opened.listing.samples)
 
 
@@ -202,22 +207,28 @@ def places(folder: Path) -> dict[str, tuple[str, int | None]]:
     return found
 
 
+@pytest.mark.parametrize("pack_options", [APPEND, {}], ids=["append", "anew"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_samples_stay_in_their_splits_and_folds(tmp_path, packs, kind):
-    """Old shards keep their bytes; new samples bring all near the shares; groups stay whole."""
+def test_samples_stay_in_their_splits_and_folds(tmp_path, packs, kind, pack_options):
+    """New samples bring all near the shares; groups stay whole; appending keeps old shards."""
     source, keys = tmp_path / "source", {"index": "l.csv", "labels": "index", **KINDS[kind]}
-    if kind in ("grouped", "grouped folds"):
+    if "grouped" in kind:
         keys["stratify"] = False
     before: dict[str, tuple[str, int | None]] = {}
     old: dict[str, bytes] = {}
     for total in (40, 55, 100):
         rows = grown(source, total)
-        folder = Path(packs(source, keys, pack=APPEND)["dataset"])
+        made = packs(source, keys, pack=pack_options)
+        folder = Path(made["dataset"])
         now = places(folder)
         assert len(now) == total
         assert {path: now[path] for path in before} == before
-        bytes_now = shard_bytes(folder)
-        assert {name: bytes_now[name] for name in old} == old
+        if pack_options:
+            bytes_now = shard_bytes(folder)
+            assert {name: bytes_now[name] for name in old} == old
+            old = bytes_now
+        elif before:
+            assert f"{len(before)} samples stay in their splits" in " ".join(made["notes"])
         if "grouped" in kind:
             of_group: dict[str, set[object]] = {}
             for path, place in now.items():
@@ -227,14 +238,101 @@ def test_samples_stay_in_their_splits_and_folds(tmp_path, packs, kind):
             assert all(rows[path]["s"] == split for path, (split, _) in now.items())
         else:
             counts = read_manifest(folder).splits
-            shares = keys["splits"]
-            for name, share in shares.items():
+            for name, share in keys["splits"].items():
                 assert abs(counts[name] - share * total) < 1.01
         if "folds" in kind:
             sizes = read_manifest(folder).folds["train"]
             assert max(sizes) - min(sizes) <= (1 if kind == "folds" else 9)
-        before, old = now, bytes_now
+        before = now
     assert verify_dataset(folder) == ()
+
+
+@pytest.mark.parametrize("kind", ["plain", "folds"])
+def test_samples_that_change_their_split_are_counted(tmp_path, packs, kind):
+    """With other options of splits all samples are divided anew; the earlier splits still count."""
+    source, keys = tmp_path / "source", {"index": "l.csv", "labels": "index", **KINDS[kind]}
+    grown(source, 40)
+    first = places(Path(packs(source, keys)["dataset"]))
+    grown(source, 60)
+    made = packs(source, {**keys, "split_seed": 1})
+    now = places(Path(made["dataset"]))
+    num_moved = sum(now[path] != place for path, place in first.items())
+    assert num_moved > 0
+    assert f"{num_moved} of 40 samples changed their split or fold" in " ".join(made["notes"])
+    assert made["notes"] == note_texts(read_manifest(Path(made["dataset"])).notes)
+    grown(source, 61)  # the same options come before more samples
+    last = places(Path(packs(source, keys)["dataset"]))
+    assert {path: last[path] for path in first} == first
+
+
+@pytest.mark.parametrize("pack_options", [APPEND, {}], ids=["append", "anew"])
+def test_a_shard_of_another_plan_is_packed_again(tmp_path, packs, monkeypatch, pack_options):
+    """An interrupted pack leaves shards; meanwhile other samples come, so that its plan changes."""
+    source, keys = tmp_path / "source", {**KINDS["plain"], "labels": "none"}
+    options = {**pack_options, "shard_samples": 8}
+    files = [write_image(source / f"{number}.png", number) for number in range(70)]
+
+    def only(stop: int) -> None:
+        for number, file in enumerate(files):
+            hidden = tmp_path / "hidden" / file.name
+            hidden.parent.mkdir(exist_ok=True)
+            place = file if file.exists() else hidden
+            place.rename(file if number < stop else hidden)
+
+    only(20)
+    packs(source, keys, options)
+    only(70)
+    with monkeypatch.context() as patch:
+        patch.setattr("headrace.packing.pack_step.merge", raising(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            packs(source, keys, options)
+    only(45)
+    before = places(Path(packs(source, keys, options)["dataset"]))
+    only(70)
+    folder = Path(packs(source, keys, options)["dataset"])
+    now = places(folder)
+    assert len(now) == 70
+    assert {path: now[path] for path in before} == before
+    assert verify_dataset(folder) == ()
+
+
+def test_an_earlier_dataset_that_cannot_be_read_is_told_of(image_source, packs):
+    folder = Path(packs(image_source)["dataset"])
+    for plan in (folder / "parts").glob("*.plan.arrow"):
+        plan.unlink()
+    write_image(image_source / "cat" / "60.png", 60)
+    made = packs(image_source)
+    assert "divided without regard to an earlier dataset" in " ".join(made["notes"])
+
+
+def test_a_lost_shard_is_packed_again_alone(image_source, packs, make_context, in_process):
+    """Also when another dataset was packed since, which kept the splits of this one."""
+    folder = Path(packs(image_source)["dataset"])
+    write_image(image_source / "cat" / "60.png", 60)
+    packs(image_source)
+    (image_source / "cat" / "60.png").unlink()
+    old, lost = shard_bytes(folder), sorted((folder / "shards").iterdir())[0]
+    others = {file: file.stat().st_mtime_ns for file in (folder / "shards").iterdir()}
+    lost.unlink()
+    pack(make_context(image_source), in_process)
+    assert shard_bytes(folder) == old
+    now = {file: file.stat().st_mtime_ns for file in (folder / "shards").iterdir()}
+    assert [file for file in now if now[file] != others[file]] == [lost]
+
+
+def test_a_class_that_changes_is_not_ignored(tmp_path, packs):
+    """Packed shards hold the old one."""
+    source, keys = tmp_path / "source", {"index": "l.csv", "labels": "index"}
+    grown(source, 40)
+    packs(source, keys, pack=APPEND)
+    index = (source / "l.csv").read_text().splitlines()
+    index[1] = index[1].replace(",a,", ",b,")
+    (source / "l.csv").write_text("\n".join(index))
+    grown_file = write_image(source / "grown/new.png", 7)
+    with (source / "l.csv").open("a") as file:
+        file.write(f"\ngrown/{grown_file.name},b,g1,train")
+    with pytest.raises(DataError, match=r"1 samples changed .*000\.png"):
+        packs(source, keys, pack=APPEND)
 
 
 @pytest.mark.parametrize("kind", ["given", "grouped"])

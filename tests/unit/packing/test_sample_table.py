@@ -138,7 +138,7 @@ def test_plans_grow_as_the_containers_do(tmp_path: Path) -> None:
 def test_a_plan_holds_its_samples_only(tmp_path: Path, places: list[int]) -> None:
     listed = rows_of(60)
     plan = plan_of(listed, np.array(places, dtype=np.int64))
-    plan.write(tmp_path / "a.plan.arrow")
+    plan.write(tmp_path / "a.plan.arrow", tmp_path / "a.json")
     read = PlannedShard.read(tmp_path / "a.plan.arrow")
     assert read is not None
     assert list(read.samples) == [listed[place] for place in places]

@@ -163,7 +163,7 @@ def test_samples_that_come_later_bring_all_near_the_shares(parts: list[int], see
     counts = dict.fromkeys(shares, 0)
     total = 0
     for part in parts:
-        wanted = remaining_shares(part, shares, counts)
+        wanted = remaining_shares(shares, counts, part)
         paths = [f"{number}.png" for number in range(total, total + part)]
         found = assigned(paths, (), wanted, seed)
         total += part
