@@ -155,11 +155,11 @@ def _packed(
         examples = [listing.samples]
     else:
         listing, first = extending(base, listing), base.first_numbers()
-        examples = [base.example(listing.samples), listing.new_samples]
-        if not examples[1]:
-            return base.manifest
+        examples = [base.example(listing.samples), listing.new_samples, listing.samples]
     rules = field_rules(listing.source, opened.source, pack, *examples)
     plan = make_plan(opened.dataset, pack, listing, rules, first, opened.key)
+    if base is not None and not plan.shards:
+        return base.manifest
     if pack.max_samples:
         plan = limited(plan, pack.max_samples)
     if base is not None:
