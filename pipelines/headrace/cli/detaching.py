@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -57,16 +57,12 @@ class Detaching:
 def _fork() -> int:
     """Return, in a child, a pipe to write to after leaving; this process ends with the command."""
     reader, writer = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(writer)
-        _wait(pid, reader)
-    os.close(reader)
-    tell_children()
-    return writer
+    if not (pid := os.fork()):
+        os.close(reader)
+        tell_children()
+        return writer
+    os.close(writer)
 
-
-def _wait(pid: int, reader: int) -> NoReturn:
     def forward(number: int, _: object) -> None:
         if number != signal.SIGINT:  # a terminal sends it to the child, too
             os.kill(pid, number)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -44,21 +43,16 @@ class Base:
     """Plans of its shards, in the order of the manifest."""
     packed: tuple[PackedShard, ...]
 
-    def example(self, listed: SampleTable) -> SampleTable:
-        """Return one of its samples, with which others are compared; none if it is not listed."""
-        known = self.planned[0].samples[0].path
-        at = bisect_left(listed, known, key=lambda ref: ref.path)
-        found: SampleTable = listed[at : at + 1]
-        return found if found.paths.to_pylist() == [known] else SampleTable(found.table[:0])
-
     def compared(self, listing: SourceListing, *, keeps: bool) -> SourceListing:
-        """Return a listing with the places of its samples in the dataset."""
+        """Return a listing with the places of its samples in the dataset, if it has any."""
         packed = pa.chunked_array([plan.samples.paths for plan in self.planned])
         places = [(plan.split, plan.fold) for plan in self.planned]
         earlier = tuple(dict.fromkeys(places))
         lengths = [plan.num_samples for plan in self.planned]
         numbers = pa.array(np.repeat([earlier.index(place) for place in places], lengths))
         at = pc.index_in(listing.samples.paths, packed.combine_chunks())
+        if at.null_count == len(at):
+            return listing
         samples = listing.samples.with_columns(earlier=narrow(numbers.take(at)))
         return replace(listing, samples=samples, earlier=earlier, keeps=keeps)
 

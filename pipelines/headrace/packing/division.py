@@ -58,11 +58,6 @@ class SourceListing:
         return np.asarray(column.cast("int64").fill_null(-1))
 
     @property
-    def new_samples(self) -> SampleTable:
-        """The samples that the earlier dataset does not have."""
-        return self.samples.take(np.flatnonzero(self.earlier_index < 0))
-
-    @property
     def classes(self) -> tuple[str, ...]:
         """Class names by class index; empty without labels."""
         label = self.samples.column("label")
@@ -158,9 +153,8 @@ def split_samples(
     samples = listing.samples
     if samples.column("split") is not None:
         return _given_splits(samples, order)
-    splits = _assign(
-        dataset, listing, dataset.splits, order, [split for split, _ in listing.earlier]
-    )
+    earlier = [split for split, _ in listing.earlier]
+    splits = _assign(dataset, listing, dataset.splits, order, earlier)
     for name, share in dataset.splits.items():
         if share > 0 and not len(splits[name]) and not may_be_empty:
             raise RecipeError(
@@ -195,19 +189,17 @@ def _assign(
 def _kept(listing: SourceListing, names: list[str], earlier: Sequence[str]) -> Indices:
     """Index in `names` of the part in which each sample stays, -1 for others.
 
-    Samples of a group, also new ones, stay with its earlier ones, unless these are in several
-    parts.
+    All samples of a group, also new ones, are in the last part that has an earlier one of it: none
+    leaves the test samples.
     """
     parts = np.array([*(names.index(part) if part in names else -1 for part in earlier), -1])
     kept: Indices = parts[listing.earlier_index]
     group = listing.samples.column("group")
     if group is not None:
-        codes = np.asarray(group.indices.cast("int64").fill_null(-1))
-        known, of_group = (codes >= 0) & (kept >= 0), codes >= 0
-        least, most = np.full(len(group.dictionary), len(names)), np.full(len(group.dictionary), -1)
-        np.minimum.at(least, codes[known], kept[known])
-        np.maximum.at(most, codes[known], kept[known])
-        kept[of_group] = np.where(least == most, most, -1)[codes[of_group]]
+        codes, of_group = group.indices.fill_null(0).to_numpy(), group.is_valid().to_numpy(False)
+        part_of = np.full(len(group.dictionary), -1)
+        np.maximum.at(part_of, codes[of_group], kept[of_group])
+        kept[of_group] = part_of[codes[of_group]]
     return kept
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.clusters.fleet import Fleet
@@ -31,7 +32,7 @@ from headrace.packing.append import (
     with_earlier,
 )
 from headrace.packing.column_notes import note_texts
-from headrace.packing.fields import FieldRule, field_rules
+from headrace.packing.fields import NUM_TRIED, FieldRule, field_rules
 from headrace.packing.opened_source import ListedSource, OpenedSource
 from headrace.packing.pack_shard import (
     PackedShard,
@@ -151,12 +152,12 @@ def _packed(
     """Pack a listing into a new dataset, or what is new of it into one that is there."""
     pack, listing = context.recipe.pack, opened.listing
     if base is None:
-        listing, first = with_earlier(target, opened.dataset, listing), None
-        examples = [listing.samples]
-    else:
+        listing, first, examples = with_earlier(target, opened.dataset, listing), None, None
+    else:  # new samples have the form of the packed ones
         listing, first = extending(base, listing), base.first_numbers()
-        examples = [base.example(listing.samples), listing.new_samples, listing.samples]
-    rules = field_rules(listing.source, opened.source, pack, *examples)
+        examples = np.argsort(listing.earlier_index < 0, kind="stable")[:NUM_TRIED]
+    tried = listing.samples if examples is None else listing.samples.take(examples)
+    rules = field_rules(listing.source, opened.source, pack, tried)
     plan = make_plan(opened.dataset, pack, listing, rules, first, opened.key)
     if base is not None and not plan.shards:
         return base.manifest

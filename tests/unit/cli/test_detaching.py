@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from zipfile import ZipFile
 
+import numpy as np
 import pytest
 
 from headrace.cli import origins, runs
@@ -17,7 +19,8 @@ from headrace.runs.owners import owner_process
 from headrace.runs.runs import Run
 from headrace.states import StepState
 from support.command_line import headrace, refusal
-from support.runs import ended_owner, make_run
+from support.runs import attempt_row_of, ended_owner, lease_on_disk, make_run
+from support.shards import write_dataset
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("headrace_home")
@@ -82,10 +85,16 @@ def test_what_ends_before_it_leaves_ends_the_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["run", "rehearse", "sweep", "evaluate", "resume", "rerun"])
-def test_each_command_leaves_before_its_work(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+def test_each_command_leaves_before_its_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+) -> None:
     before = make_run(owner=ended_owner())
     before.folder.checkpoints.mkdir()
-    (before.folder.checkpoints / "final.ckpt").touch()
+    with ZipFile(before.folder.checkpoints / "final.ckpt", "w") as checkpoint:
+        checkpoint.writestr("data", "x")
+    packed = {"state": StepState.SUCCEEDED, "outputs": {"dataset": str(tmp_path)}}
+    attempt_row_of(before, "pack", lease_on_disk(before), **packed)
+    write_dataset(tmp_path, {"label": np.arange(10)}, splits={"train": 6, "test": 4})
     words = {
         "run": ["run", "digits"],
         "rehearse": ["run", "digits", "--rehearse"],
