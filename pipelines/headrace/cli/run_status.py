@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from headrace.cli import EXIT_INTERRUPTED
 from headrace.cli.arguments import RunArgument
 from headrace.cli.console import JsonOption, open_console, output_is_gone, tell, tell_json
 from headrace.cli.view import print_failures
@@ -54,7 +56,7 @@ def status(
 
 
 def attach(run_id: RunArgument = None) -> None:
-    """Show a run live until it ends; Ctrl-C ends only this view.
+    """Show a run live; Ctrl-C ends only this view.
 
     Any run can be shown: of this or another terminal, detached, or of Airflow; also by several
     terminals at once. The exit code is that of the run: 0 if it succeeded, 1 if it did not; 130
@@ -65,14 +67,14 @@ def attach(run_id: RunArgument = None) -> None:
         headrace attach digits-20260102-030405-0a1b2c3d
     """
     known = known_run(run_id)
-    if run_details(known).goes_on:
-        tell("Ctrl-C ends only this view: the run continues.")
     try:
+        if run_details(known).goes_on:
+            tell("Ctrl-C ends only this view: the run continues.")
         watch_run(known, open_console())
     except KeyboardInterrupt:
         tell(f"The run continues. Watch it again: headrace attach {known}")
         tell(f"Stop it: headrace cancel {known}")
-        raise
+        os._exit(EXIT_INTERRUPTED)  # a thread of the view may hold the lock of standard output
     view = run_details(known)
     _show(view)
     if view.state is not StepState.SUCCEEDED:

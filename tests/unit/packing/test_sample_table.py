@@ -124,7 +124,7 @@ def plan_bytes(folder: Path, num_containers: int) -> int:
     listed, paths = rows_of(num_containers), []
     for number, places in enumerate(np.array_split(np.arange(len(listed)), num_containers)):
         paths.append(folder / f"{num_containers}-{number}.plan.arrow")
-        plan_of(listed, places).write(paths[-1])
+        plan_of(listed, places).write(paths[-1], folder / "a.json")
     return sum(path.stat().st_size for path in paths)
 
 
