@@ -6,6 +6,7 @@ Workers find the plan of a shard in a file of an Arrow table.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -250,13 +251,11 @@ def make_plan(
         class_index=None if label is None else label.indices,
     )
     shards: list[PlannedShard] = []
-    next_id = first.sample_id
-    numbers = dict(first.shard)
+    next_id, numbers = first.sample_id, Counter(first.shard)
     for split, fold, part in division:
         for piece in shards_of(part, sizes, order if listing.sequential else None, pack):
-            number = numbers.setdefault(split, 0)
             shard = PlannedShard(
-                file=f"shards/{split}-{number:05d}.h5",
+                file=f"shards/{split}-{numbers[split]:05d}.h5",
                 split=split,
                 fold=fold,
                 first_sample_id=next_id,
@@ -266,7 +265,8 @@ def make_plan(
                 places=piece.astype(np.min_scalar_type(len(samples))),
             )
             shards.append(shard)
-            numbers[split], next_id = number + 1, next_id + len(piece)
+            next_id += len(piece)
+            numbers[split] += 1
     fields = tuple(rule.info for rule in rules)
     return PackPlan(
         name=dataset.name,
