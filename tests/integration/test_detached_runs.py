@@ -65,8 +65,9 @@ def test_a_detached_run_survives_its_terminal_and_a_reboot(place: Place, tmp_pat
     kill_as_a_reboot(ledger, run)
     view = attached(place, run.run_id)
     assert view.exit_code == 1
-    words(view.output, "Abandoned", f"headrace resume {run.run_id} --detach")
-    words(place.shown("status").stdout, "headrace resume --abandoned")
+    words(view.output, "Abandoned", "Resume it")
+    shown = place.shown("status").stdout
+    words(shown, f"headrace resume {run.run_id} --detach", "headrace resume --abandoned")
 
     (place.home / f"go-{_HELD}").touch()
     resume = [str(HEADRACE), "resume", "--abandoned"]
