@@ -32,6 +32,7 @@ gcc | gcc | the test of a training of ten days
 libc6-dev | /usr/include/stdio.h | the test of a training of ten days
 g++ | c++ | the test of a recipe that compiles its own code
 ninja-build | ninja | the test of a recipe that compiles its own code
+tmux | tmux | the test of detached runs
 sudo | sudo | the tests of several users on one Slurm
 user-mode-linux | linux.uml | the tests of two clients of an NFS server
 nfs-kernel-server | /usr/sbin/rpc.nfsd | the tests of two clients of an NFS server

@@ -24,6 +24,10 @@ _PANELS: dict[str, dict[str, tuple[str, str]]] = {
         "sweep": ("runs:sweep", "Run many trials of a recipe, by its suite and the arguments."),
         "evaluate": ("runs:evaluate", "Evaluate checkpoints of a run, also while it trains."),
         "resume": ("runs:resume", "Continue a run that was interrupted."),
+        "attach": (
+            "run_status:attach",
+            "Show a run live; Ctrl-C ends only this view.",
+        ),
         "rerun": ("origins:rerun", "Run a run or a trial once more, from its record alone."),
         "cancel": ("runs:cancel", "Ask the running steps of a run to stop."),
         "check": ("check:check", "Check a recipe on one real batch, without a lease."),

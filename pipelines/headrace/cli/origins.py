@@ -12,6 +12,7 @@ from rich.console import Console
 
 from headrace.cli import arguments
 from headrace.cli.console import JsonOption, open_console, tell, tell_json
+from headrace.cli.detaching import Detaching, DetachOption
 from headrace.cli.listing import ListColumn, Listing, tell_list
 from headrace.cli.runs import carry_out, request_of
 from headrace.errors import UserError
@@ -58,28 +59,30 @@ def rerun(
         bool, typer.Option("--check", help="Only show what is different today.")
     ] = False,
     site: Annotated[str, arguments.a_site("default: as recorded.")] = "",
+    detach: DetachOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run a run or a trial once more, from its record alone.
 
     The recipe is the resolved one with its seed, the site is as recorded, and a trial gets as many
     ranks as trained it. What is different today is shown first: commit and uncommitted changes,
-    Python and packages, images of containers, the packed dataset. With `--json` it goes to standard
-    error.
+    Python and packages, images of containers, the packed dataset. With `--json` and
+    `--detach` it goes to standard error.
 
     Examples:
         headrace rerun digits-20260102-030405-0a1b2c3d --check
         headrace rerun digits-sweep-20260102-030405-0a1b2c3d:3
     """
+    leaving = Detaching(wanted=detach and not check)
     before = origin(name)
     found = side_by_side((before, today(before)))
     if as_json and check:
         tell_json(found)
         return
-    console = open_console(stderr=as_json)
+    console = open_console(stderr=as_json or detach)
     _tell_today(before, found, console)
     if not check:
-        carry_out(create_run(_request(before, site)), as_json=as_json)
+        carry_out(create_run(_request(before, site)), leaving, as_json=as_json)
 
 
 def _request(before: Origin, site: str) -> RunRequest:

@@ -1,34 +1,42 @@
-"""State of one run, and the logs of its processes: status, logs."""
+"""State of one run, and the logs of its processes: status, attach, logs."""
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from headrace.cli import EXIT_INTERRUPTED
 from headrace.cli.arguments import RunArgument
-from headrace.cli.console import JsonOption, open_console, output_is_gone, tell_json
+from headrace.cli.console import JsonOption, open_console, output_is_gone, tell, tell_json
 from headrace.cli.view import print_failures
 from headrace.cli.watching import REFRESH_S, end_of, look
-from headrace.cli.watching import watch as follow
+from headrace.cli.watching import watch as watch_run
 from headrace.errors import UnknownNameError, nearest
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.run_filter import RunFilter
+from headrace.recipe.unix_accounts import account
 from headrace.runs.names import named, there
+from headrace.runs.owners import owner_is_gone
+from headrace.states import StepState
 from headrace.status.logs import log_files
 from headrace.status.run import RunRows
-from headrace.status.run_details import run_details
+from headrace.status.run_details import RunDetails, run_details
+
+_MOST = 1000
 
 
 def status(
     run_id: RunArgument = None,
-    watch: Annotated[bool, typer.Option(help="Until the run ends.")] = False,
+    watch: Annotated[bool, typer.Option(help="Until the run ends, as `attach` does.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show a run's state: steps, progress, rate, time left.
 
-    A suite shows its trials by state. With **--watch** the state is shown until the run ends: as a
-    table, or as lines if the output is not a terminal.
+    A suite shows its trials by state. Without a run's id, your abandoned runs are listed, too.
 
     Examples:
         headrace status
@@ -37,15 +45,54 @@ def status(
         headrace status --json
     """
     known = named(run_id).name
-    console = open_console()
     if as_json:
         tell_json(run_details(known))
         return
     if watch:
-        follow(known, console)
+        attach(known)
+        return
+    _show(run_details(known))
+    if run_id is None and (left := abandoned_runs()):
+        tell(f"Abandoned: {', '.join(left)}. Continue all of them: headrace resume --abandoned")
+
+
+def attach(run_id: RunArgument = None) -> None:
+    """Show a run live; Ctrl-C ends only this view.
+
+    Any run can be shown: of this or another terminal, detached, or of Airflow; also by several
+    terminals at once. The exit code is that of the run: 0 if it succeeded, 1 if it did not; 130
+    after Ctrl-C. If the output is not a terminal, each change of a step is a line.
+
+    Examples:
+        headrace attach
+        headrace attach digits-20260102-030405-0a1b2c3d
+    """
+    known = named(run_id).name
+    try:
+        if run_details(known).goes_on:
+            tell("Ctrl-C ends only this view: the run continues.")
+        watch_run(known, open_console())
+    except KeyboardInterrupt:
+        tell(f"The run continues. Watch it again: headrace attach {known}")
+        tell(f"Stop it: headrace cancel {known}")
+        os._exit(EXIT_INTERRUPTED)  # a thread of the view may hold the lock of standard output
     view = run_details(known)
+    _show(view)
+    if view.state is not StepState.SUCCEEDED:
+        raise typer.Exit(1)
+
+
+def _show(view: RunDetails) -> None:
+    console = open_console()
     console.print(end_of(view) if view.state.is_final else look(view))
     print_failures(view, console)
+
+
+def abandoned_runs() -> list[str]:
+    """Return the ids of this user's runs whose process on this machine has ended early."""
+    states = tuple(state for state in StepState if not state.is_final)
+    wanted = RunFilter(limit=_MOST, state=states, kind=("all",), user=(account(),))
+    return [row.run_id for row in open_ledger().find_runs(wanted) if owner_is_gone(row.owner)]
 
 
 def logs(

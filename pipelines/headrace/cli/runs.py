@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,6 +16,8 @@ from rich.console import Console
 from headrace.cli import arguments
 from headrace.cli.arguments import NamedRun, Overrides, Recipe, RunArgument
 from headrace.cli.console import JsonOption, SiteOption, open_console, outlive_terminal, tell_json
+from headrace.cli.detaching import Detaching, DetachOption
+from headrace.cli.run_status import abandoned_runs
 from headrace.cli.view import print_failures
 from headrace.cli.watching import Watching, end_of
 from headrace.errors import UserError
@@ -46,13 +50,17 @@ def run(  # noqa: PLR0913  options of a command
     rehearse_only: Annotated[
         bool, typer.Option("--rehearse-only", help="Do only that, not the run itself.")
     ] = False,
+    detach: DetachOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run a recipe on a site from this terminal, without Airflow.
 
     The command stays until the run has ended; Ctrl-C cancels it and closes its leases. The run
-    continues if the terminal is closed: `headrace status --watch` shows it in another one. The exit
-    code is 0 if the run succeeded, 1 if it did not, 2 if the request is invalid.
+    continues if the terminal is closed: `headrace attach` shows it in another one. The exit code
+    is 0 if the run succeeded, 1 if it did not, 2 if the request is invalid.
+
+    With **--detach** the command checks the request, prints the run's id on standard output, and
+    ends with code 0; the run continues in a process of its own.
 
     With **--rehearse** a run of its own first packs 64 samples of each split, stages them, trains
     for two steps and evaluates, on one rank of the same roles and in the same containers; the run
@@ -63,23 +71,26 @@ def run(  # noqa: PLR0913  options of a command
         headrace run digits --site laptop trainer.max_epochs=3 seed=1
         headrace run my-recipe.yaml --site my-site.yaml
         headrace run my-recipe.yaml --site my-site.yaml --rehearse
+        RUN=$(headrace run digits --detach); headrace attach $RUN
     """
+    leaving = Detaching(wanted=detach)
     if pack_only and (rehearse or rehearse_only):
         raise UserError("Packing alone has no rehearsal", "Leave --pack-only or --rehearse out.")
     given = partial(request_of, recipe, overrides, site)
     if rehearse and not rehearse_only:
-        job = _rehearsed(given, as_json=as_json)
+        job = _rehearsed(given, leaving, as_json=as_json)
     else:
         job = create_run(given(kind="pack" if pack_only else "train", rehearses=rehearse_only))
-    carry_out(job, as_json=as_json)
+    carry_out(job, leaving, as_json=as_json)
 
 
-def _rehearsed(given: Callable[..., RunRequest], *, as_json: bool) -> Run:
+def _rehearsed(given: Callable[..., RunRequest], leaving: Detaching, *, as_json: bool) -> Run:
     """Return a run whose rehearsal has succeeded; else end what has begun, and exit."""
     begun = [create_run(given(rehearses=True))]
     try:
         begun.append(create_run(given()))
-        carry_out(begun[0], as_json=False, to_stderr=as_json)
+        leaving.leave(begun[1], as_json=as_json)
+        carry_out(begun[0], leaving, as_json=False, to_stderr=as_json)
         return begun.pop()
     finally:
         for each in begun:
@@ -96,8 +107,9 @@ def request_of(recipe: str, overrides: Sequence[str] | None, site: str, **more: 
     return RunRequest.model_validate({**given, **own})
 
 
-def carry_out(job: Run, *, as_json: bool, to_stderr: bool = False) -> None:
+def carry_out(job: Run, leaving: Detaching, *, as_json: bool, to_stderr: bool = False) -> None:
     """Do a run in this process, show its progress, and exit with code 1 if it did not succeed."""
+    leaving.leave(job, as_json=as_json)
     outlive_terminal()
     console = open_console(stderr=as_json or to_stderr)
     with Watching(job.run_id, console, job.folder) as tick:
@@ -134,26 +146,30 @@ def sweep(
         typer.Option(min=1, help="Points that a sampler proposes, instead of all combinations."),
     ] = None,
     site: SiteOption = "laptop",
+    detach: DetachOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run many trials of a recipe, by its suite and the arguments.
 
     The dataset is packed once; then the trials share one lease. The command stays until they have
     ended. Ctrl-C cancels running trials, and `headrace resume` continues: a complete trial is never
-    run twice. The trials continue if the terminal is closed: `headrace status --watch` shows them
-    in another one. The exit code is 0 if the suite succeeded, even if some trials have failed.
+    run twice. The trials continue if the terminal is closed, and with **--detach** from the start:
+    `headrace attach` shows them in another one. The exit code is 0 if the suite succeeded, even if
+    some trials have failed.
 
     Examples:
         headrace sweep digits data.global_batch_size=32,64 'seed=range(0,3)'
         headrace sweep my-recipe.yaml 'model.lr=tag(log, interval(1e-5, 1e-1))' --trials 50
+        headrace sweep digits 'seed=range(0,20)' --detach
     """
+    leaving = Detaching(wanted=detach)
     overrides, update = sweep_values.parse(words or (), trials=trials)
     overrides = (*overrides, *sweep_values.as_overrides(update))
     request = request_of(recipe, overrides, site, kind="suite")
-    carry_out(create_run(request), as_json=as_json)
+    carry_out(create_run(request), leaving, as_json=as_json)
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913  options of a command
     run_id: NamedRun,
     overrides: Annotated[
         list[str] | None,
@@ -166,6 +182,7 @@ def evaluate(
         bool, typer.Option("--watch", help="Each new checkpoint, until the training ends.")
     ] = False,
     site: Annotated[str, arguments.a_site("default: the run's.")] = "",
+    detach: DetachOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate checkpoints of a run, also while it trains.
@@ -179,8 +196,9 @@ def evaluate(
         headrace evaluate digits-20260102-030405-0a1b2c3d --checkpoint best
         headrace evaluate RUN evaluate.split=val evaluate.also_checkpoints=[500,1000]
         headrace evaluate SUITE:7 evaluate.split=val
-        headrace evaluate RUN --watch train.role=cpu evaluate.split=val
+        headrace evaluate RUN --watch train.role=cpu evaluate.split=val --detach
     """
+    leaving = Detaching(wanted=detach)
     found, checkpoint = with_model(run_id, checkpoint)
     alone = ("evaluate.also_checkpoints=[]",) if checkpoint else ()
     chosen = (f"evaluate.checkpoint={checkpoint}",) if checkpoint else ()
@@ -188,10 +206,10 @@ def evaluate(
     place = site or run_of_record(found.record).request.site
     more = {"kind": "evaluate", "of": found.name, "watch": watch}
     request = request_of(str(found.folder.recipe), changes, place, **more)
-    carry_out(create_run(request), as_json=as_json)
+    carry_out(create_run(request), leaving, as_json=as_json)
 
 
-def resume(
+def resume(  # noqa: PLR0913  options of a command
     run_id: RunArgument = None,
     overrides: Annotated[
         list[str] | None,
@@ -203,6 +221,10 @@ def resume(
     new_code: Annotated[
         bool, typer.Option("--new-code", help="Take the code as it is now; this is recorded.")
     ] = False,
+    abandoned: Annotated[
+        bool, typer.Option("--abandoned", help="All your abandoned runs, each with --detach.")
+    ] = False,
+    detach: DetachOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Continue a run that was interrupted.
@@ -211,14 +233,22 @@ def resume(
     the same nodes and ranks as before or those given here. Batches and the order of samples stay.
     A run keeps its site as it was; with **--site** it continues on another site, or with the
     current content of its site file. It also keeps its code as it was submitted, unless
-    **--new-code** is given.
+    **--new-code** is given. With **--abandoned** all your runs continue whose process has ended
+    early, as after a reboot of this machine.
 
     Examples:
         headrace resume
+        headrace resume --abandoned
         headrace resume digits-20260102-030405-0a1b2c3d train.nodes=1
         headrace resume RUN train.ranks_per_node=4 --site slurm-dev
         headrace resume RUN --new-code
     """
+    if abandoned:
+        if run_id or overrides or site or new_code:
+            raise UserError("--abandoned stands alone", "Leave it out to resume one run.")
+        _resume_abandoned()
+        return
+    leaving = Detaching(wanted=detach)
     changes = tuple(overrides or ())
     if run_id is not None and "=" in run_id:
         changes, run_id = (run_id, *changes), None
@@ -233,7 +263,19 @@ def resume(
         job = take_over_changed(known, process_owner(), changes, site, new_code=new_code)
     else:
         job = take_over_run(known, process_owner())
-    carry_out(job, as_json=as_json)
+    carry_out(job, leaving, as_json=as_json)
+
+
+def _resume_abandoned() -> None:
+    """Resume each abandoned run of this user by a command of its own.
+
+    Exit with code 1 if a run could not be resumed; the others continue.
+    """
+    if not (found := abandoned_runs()):
+        open_console(stderr=True).print("No run of yours on this machine is abandoned.")
+    codes = [subprocess.call([sys.argv[0], "resume", run_id, "--detach"]) for run_id in found]
+    if any(codes):
+        raise typer.Exit(1)
 
 
 def cancel(

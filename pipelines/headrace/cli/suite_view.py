@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pydantic import JsonValue
 from rich.console import Group, RenderableType
@@ -22,6 +22,7 @@ from headrace.suites.analysis import INTERVAL, PointResult, interval_words, spre
 from headrace.suites.names import short_keys
 
 _MOST_RUNNING = 10
+_MOST_METRICS = 3
 
 
 def trials_list(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) -> Listing:
@@ -78,7 +79,8 @@ def live(view: SuiteView) -> RenderableType:
         _counts(view),
         f"{_left(view)} left" if view.eta_s is not None else "",
     )
-    running = Table("#", "trial", "attempt", "node", "done", "time", box=None, pad_edge=False)
+    titles = ("#", "trial", "attempt", "node", "done", "time", "metrics")
+    running = Table(*titles, box=None, pad_edge=False)
     for each in view.running[:_MOST_RUNNING]:
         running.add_row(
             str(each.number),
@@ -87,6 +89,7 @@ def live(view: SuiteView) -> RenderableType:
             each.node,
             f"{each.done:.0%}",
             duration(time.time() - each.started_at),
+            Text(_newest(each.metrics, [one.metric for one in view.objectives])),
         )
     more = len(view.running) - _MOST_RUNNING
     notes = [Text(f"and {more} more", style="dim")] if more > 0 else []
@@ -98,6 +101,12 @@ def live(view: SuiteView) -> RenderableType:
     state = styled(view.state.value, shown=_state_words(view))
     head = heading(view, state, f" · {duration(view.elapsed_s)}")
     return Group(head, bar, *table, *notes, *_foot(view))
+
+
+def _newest(metrics: Mapping[str, float], first: Sequence[str]) -> str:
+    """Return a running trial's metrics, the objectives first."""
+    names = sorted(metrics, key=lambda name: (name not in first, name))
+    return " ".join(f"{name}={metrics[name]:.4g}" for name in names[:_MOST_METRICS])
 
 
 def closing(view: SuiteView) -> RenderableType:

@@ -82,7 +82,7 @@ def remarks(view: RunDetails) -> Iterator[str]:
     if view.is_orphan and process is not None:
         yield (
             f"Abandoned: process {process.pid} on {process.host}, which ran it, has ended. "
-            f"Resume it: headrace resume {view.run_id}"
+            f"Resume it: headrace resume {view.run_id} --detach"
         )
     yield from (f"Resumed with changes, {each}" for each in view.changed)
     if view.waits_for:

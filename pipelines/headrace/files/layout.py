@@ -142,6 +142,8 @@ class RunFolder(Folder):
     """Forecast of the run at its begin."""
     eta = Entry("eta.json")
     """End that was announced last; absent until it has moved far from the forecast."""
+    log = Entry("run.log")
+    """Output of its detached process; absent if none was detached."""
     informing = Entry("informing.jsonl")
     """Failures of parts that only inform, append-only; absent if there are none."""
     provenance = Entry("provenance.json")

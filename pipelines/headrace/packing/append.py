@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import zip_longest
 from typing import Any
 
@@ -13,20 +13,24 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute as pc
 
-from headrace.errors import DataError, ManifestError, NoDatasetError
+from headrace.errors import DataError, ManifestError, NoDatasetError, StepError
 from headrace.files.atomic import read_record
 from headrace.files.manifest import Manifest
 from headrace.objects.store import read_manifest_at
 from headrace.packing.division import SourceListing, with_classes
 from headrace.packing.pack_shard import PackedShard
-from headrace.packing.packing_plan import FirstNumbers, PackPlan, PlannedShard
-from headrace.packing.sample_table import SampleTable, shown
+from headrace.packing.packing_plan import FirstNumbers, PackPlan, PlannedShard, division_key
+from headrace.packing.sample_table import SampleTable, narrow, shown
 from headrace.packing.target import PackTarget, packed_dataset
+from headrace.recipe.dataset import DatasetSpec
 
 logger = logging.getLogger(__name__)
 
 SETTINGS = "settings"
 """Key of the provenance: hash of the settings that a dataset was packed with."""
+
+DIVISION = "division"
+"""Key of the provenance: hash of the options of splits; absent if `pack.max_samples` is set."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +43,18 @@ class Base:
     """Plans of its shards, in the order of the manifest."""
     packed: tuple[PackedShard, ...]
 
-    def example(self, listed: SampleTable) -> SampleTable:
-        """Return one of its samples, with which others are compared; none if it is not listed."""
-        known = self.planned[0].samples[0].path
-        at = bisect_left(listed, known, key=lambda ref: ref.path)
-        found: SampleTable = listed[at : at + 1]
-        return found if found.paths.to_pylist() == [known] else SampleTable(found.table[:0])
+    def compared(self, listing: SourceListing, *, keeps: bool) -> SourceListing:
+        """Return a listing with the places of its samples in the dataset, if it has any."""
+        packed = pa.chunked_array([plan.samples.paths for plan in self.planned])
+        places = [(plan.split, plan.fold) for plan in self.planned]
+        earlier = tuple(dict.fromkeys(places))
+        lengths = [plan.num_samples for plan in self.planned]
+        numbers = pa.array(np.repeat([earlier.index(place) for place in places], lengths))
+        at = pc.index_in(listing.samples.paths, packed.combine_chunks())
+        if at.null_count == len(at):
+            return listing
+        samples = listing.samples.with_columns(earlier=narrow(numbers.take(at)))
+        return replace(listing, samples=samples, earlier=earlier, keeps=keeps)
 
     def first_numbers(self) -> FirstNumbers:
         """Numbers that new samples and shards begin with."""
@@ -57,13 +67,15 @@ class Base:
 
 
 def find_base(
-    target: PackTarget, name: str, settings: str
+    target: PackTarget, name: str, key: tuple[str, str], *, anew: bool = False
 ) -> tuple[PackTarget | None, tuple[str, ...]]:
-    """The dataset of that name and settings with the most versions beside a new one; None for none.
+    """The dataset of that name with the most versions beside a new one; None for none.
 
-    Those of that name whose manifests are damaged are passed over with a warning: the second item.
+    Its provenance has the `key` with that value; with `anew` another value will do, too, but not
+    the dataset itself. Those of that name whose manifests are damaged are passed over with a
+    warning: the second item.
     """
-    found: list[tuple[int, int, str, PackTarget]] = []
+    found: list[tuple[bool, int, int, str, PackTarget]] = []
     warnings: list[str] = []
     for each in target.siblings(name):
         try:
@@ -73,11 +85,31 @@ def find_base(
         except ManifestError as error:
             if each.location != target.location:
                 warnings.append(str(error))
-                logger.warning("Nothing is added to %s: %s", each.location, error)
+                logger.warning("%s is passed over: %s", each.location, error)
             continue
-        if manifest.name == name and manifest.provenance.get(SETTINGS) == settings:
-            found.append((manifest.version, manifest.num_samples, each.location, each))
-    return max(found, key=lambda one: one[:3])[3] if found else None, tuple(warnings)
+        value = manifest.provenance.get(key[0])
+        may_be = value and each.location != target.location if anew else value == key[1]
+        if manifest.name == name and may_be:
+            order = value == key[1], manifest.version, manifest.num_samples, each.location
+            found.append((*order, each))
+    return max(found, key=lambda one: one[:4])[4] if found else None, tuple(warnings)
+
+
+def with_earlier(target: PackTarget, dataset: DatasetSpec, listing: SourceListing) -> SourceListing:
+    """Return a listing with the places of its samples in an earlier dataset of its name, if any.
+
+    Samples stay there if the options of splits are the same; a dataset with these comes first.
+    """
+    key = division_key(dataset)
+    found, _ = find_base(target, dataset.name, (DIVISION, key), anew=True)
+    if found is None:
+        return listing
+    try:
+        base = read_base(found)
+    except (DataError, StepError) as error:
+        note = f"samples were divided without regard to an earlier dataset: {error}"
+        return replace(listing, notes=(*listing.notes, note))
+    return base.compared(listing, keeps=base.manifest.provenance[DIVISION] == key)
 
 
 def read_base(target: PackTarget) -> Base:
@@ -111,30 +143,40 @@ def read_base(target: PackTarget) -> Base:
     )
 
 
-def new_samples(base: Base, listing: SourceListing) -> SourceListing:
-    """The samples of a listing that the dataset does not have."""
-    plans = [plan.samples for plan in base.planned]
-    packed = pa.concat_tables(list(map(_as_table, plans)))
+def extending(base: Base, listing: SourceListing) -> SourceListing:
+    """A listing with the places of its samples in the dataset, and with the classes of both.
+
+    Raises:
+        DataError: Packed samples or their classes have changed; with groups also: are gone.
+    """
+    classes = tuple(dict.fromkeys((*base.manifest.classes, *listing.classes)))  # the new come last
+    listing = replace(listing, samples=with_classes(listing.samples, classes))
+    packed = pa.concat_tables([_as_table(plan.samples) for plan in base.planned])
     found = _as_table(listing.samples)
     at = pc.index_in(found["path"], packed["path"].combine_chunks())
     was, now = packed.take(pc.drop_null(at)), found.filter(at.is_valid())
-    same = pc.and_(*(pc.equal(now[name], was[name]) for name in ("size", "version")))
+    pairs = (pc.equal(now[name], was[name]) for name in ("size", "version", "class"))
+    same = reduce(pc.and_, pairs)
     changed = now.filter(pc.invert(same))["path"].to_pylist()
+    if listing.samples.has("group"):  # those of samples that are gone are unknown
+        is_gone = pc.invert(pc.is_in(packed["path"], found["path"]))
+        changed += packed["path"].filter(is_gone).to_pylist()
     if changed:
         raise DataError(
             f"{len(changed):,} samples changed since they were packed into {base.location}: "
             f"{shown(changed)}",
             "Shards that are there do not change; pack without pack.append.",
         )
-    samples = listing.samples.take(np.flatnonzero(at.is_null()))
-    classes = tuple(dict.fromkeys((*base.manifest.classes, *listing.classes)))  # the new come last
-    return replace(listing, samples=with_classes(samples, classes))
+    return base.compared(listing, keeps=True)
 
 
 def _as_table(samples: SampleTable) -> Any:
-    """Path, size and version of samples as a table of Arrow's."""
-    versions = samples.column("version").cast("large_string")
-    return pa.table({"path": samples.paths, "size": samples.numbers("bytes"), "version": versions})
+    """Path, size, version and class index of samples as a table of Arrow's."""
+    versions, label = samples.column("version").cast("large_string"), samples.column("label")
+    index = samples.column("class_index") if label is None else label.indices
+    size = samples.numbers("bytes")
+    index = np.zeros(len(size), np.int64) if index is None else index.cast("int64").fill_null(-1)
+    return pa.table({"path": samples.paths, "size": size, "version": versions, "class": index})
 
 
 def check_fields(base: Base, plan: PackPlan) -> None:

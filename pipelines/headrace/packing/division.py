@@ -13,12 +13,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import compute as pc
 
-from headrace.errors import RecipeError, UnclearNamesError
+from headrace.errors import DataError, RecipeError, UnclearNamesError
 from headrace.files.manifest import ColumnNote, Quarantined
-from headrace.packing.sample_table import SampleTable, joined, narrow, stop_within, strings
+from headrace.packing.sample_table import SampleTable, joined, narrow, shown, stop_within, strings
 from headrace.packing.samples import READ_BYTES
 from headrace.packing.sources.folder_layout import split_named
-from headrace.packing.splits import Indices, assign_groups, assign_splits, in_order
+from headrace.packing.splits import (
+    Indices,
+    assign_groups,
+    assign_splits,
+    in_order,
+    remaining_shares,
+)
 from headrace.recipe.dataset import TRAIN, VALIDATION, DatasetSpec, PackSpec, in_split_order
 
 
@@ -37,6 +43,19 @@ class SourceListing:
     """Hash of the user's code that makes the values, and the fields that EXIF may turn."""
     notes: tuple[str | ColumnNote, ...] = ()
     """How the samples were found, for people."""
+    earlier: tuple[tuple[str, int | None], ...] = ()
+    """Splits with folds of an earlier dataset; the column `earlier` of `samples` has the index of
+    each sample's, null for a new sample."""
+    keeps: bool = False
+    """Whether samples stay in their earlier splits and folds."""
+
+    @property
+    def earlier_index(self) -> NDArray[np.int64]:
+        """Index in `earlier` of each sample, `(num_samples,)`; -1 for a new sample."""
+        column = self.samples.column("earlier")
+        if column is None:
+            return np.full(len(self.samples), -1)
+        return np.asarray(column.cast("int64").fill_null(-1))
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -134,7 +153,8 @@ def split_samples(
     samples = listing.samples
     if samples.column("split") is not None:
         return _given_splits(samples, order)
-    splits = _assign(dataset, listing, dataset.splits, order)
+    earlier = [split for split, _ in listing.earlier]
+    splits = _assign(dataset, listing, dataset.splits, order, earlier)
     for name, share in dataset.splits.items():
         if share > 0 and not len(splits[name]) and not may_be_empty:
             raise RecipeError(
@@ -145,6 +165,45 @@ def split_samples(
 
 
 def _assign(
+    dataset: DatasetSpec,
+    listing: SourceListing,
+    shares: dict[str, float],
+    order: NDArray[np.uint64],
+    earlier: Sequence[str],
+) -> dict[str, Indices]:
+    """Indices of each part; `earlier` has the parts of the listing's earlier places."""
+    if not listing.keeps:
+        return _divided(dataset, listing, shares, order)
+    kept = _kept(listing, list(shares), earlier)
+    counts = {name: int((kept == number).sum()) for number, name in enumerate(shares)}
+    rest = np.flatnonzero(kept < 0)
+    others = replace(listing, samples=listing.samples.take(rest))
+    found = _divided(dataset, others, remaining_shares(shares, counts, len(rest)), order[rest])
+    whole = {
+        name: np.concatenate([np.flatnonzero(kept == number), rest[found[name]]])
+        for number, name in enumerate(shares)
+    }
+    return {name: in_order(indices, order) for name, indices in whole.items()}
+
+
+def _kept(listing: SourceListing, names: list[str], earlier: Sequence[str]) -> Indices:
+    """Index in `names` of the part in which each sample stays, -1 for others.
+
+    All samples of a group, also new ones, are in the last part that has an earlier one of it: none
+    leaves the test samples.
+    """
+    parts = np.array([*(names.index(part) if part in names else -1 for part in earlier), -1])
+    kept: Indices = parts[listing.earlier_index]
+    group = listing.samples.column("group")
+    if group is not None:
+        codes, of_group = group.indices.fill_null(0).to_numpy(), group.is_valid().to_numpy(False)
+        part_of = np.full(len(group.dictionary), -1)
+        np.maximum.at(part_of, codes[of_group], kept[of_group])
+        kept[of_group] = part_of[codes[of_group]]
+    return kept
+
+
+def _divided(
     dataset: DatasetSpec,
     listing: SourceListing,
     shares: dict[str, float],
@@ -176,6 +235,8 @@ def folds_of(
     split: str,
     indices: Indices,
     order: NDArray[np.uint64],
+    *,
+    may_be_empty: bool = False,
 ) -> Iterator[tuple[int | None, Indices]]:
     """The folds of a split with their numbers; the whole split, when it has none."""
     if dataset.folds is None or split != TRAIN:
@@ -183,14 +244,45 @@ def folds_of(
         return
     shares = {str(fold): 1 / dataset.folds for fold in range(dataset.folds)}
     chosen = replace(listing, samples=listing.samples.take(indices))
-    for name, part in _assign(dataset, chosen, shares, order[indices]).items():
-        if not len(part):
+    earlier = [str(fold) for _, fold in listing.earlier]
+    for name, part in _assign(dataset, chosen, shares, order[indices], earlier).items():
+        if not len(part) and not may_be_empty:
             raise RecipeError(
                 f"Fold {name} of {dataset.folds} would be empty: split '{split}' has "
                 f"{len(indices):,} samples",
                 _more(listing.samples, "Lower dataset.folds"),
             )
         yield int(name), indices[part]
+
+
+Division = Sequence[tuple[str, int | None, Indices]]
+"""Splits, folds and the samples in them."""
+
+
+def compared(
+    listing: SourceListing, division: Division, *, appends: bool
+) -> tuple[Division, list[str]]:
+    """Return a division, with `appends` without earlier samples, and what became of these.
+
+    Raises:
+        DataError: Samples are appended, but an earlier one has another split or fold.
+    """
+    now, was = np.full(len(listing.samples), -1), listing.earlier_index
+    for split, fold, part in division:
+        if (split, fold) in listing.earlier:
+            now[part] = listing.earlier.index((split, fold))
+    moved, num_earlier = np.flatnonzero((was >= 0) & (was != now)), int((was >= 0).sum())
+    if not appends:
+        what = f"{len(moved):,} of {num_earlier:,} samples changed their split or fold"
+        what = what if len(moved) else f"{num_earlier:,} samples stay in their splits"
+        return division, [f"{what}, compared with an earlier dataset"] if num_earlier else []
+    if len(moved):
+        raise DataError(
+            f"The splits of {len(moved):,} packed samples cannot be kept: the source has other "
+            f"splits or groups for {shown(listing.samples.take(moved).paths.to_pylist())}",
+            "Pack without pack.append, which makes a new dataset.",
+        )
+    return [(split, fold, part[was[part] < 0]) for split, fold, part in division], []
 
 
 def _more(samples: SampleTable, otherwise: str) -> str:

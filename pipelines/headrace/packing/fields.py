@@ -205,7 +205,7 @@ class FieldRule:
 
 
 def field_rules(
-    name: str, source: Source, pack: PackSpec, *samples: SampleTable
+    name: str, source: Source, pack: PackSpec, samples: SampleTable
 ) -> tuple[FieldRule, ...]:
     """Return how each field is kept, shapes taken from the first sample that can be read.
 
@@ -216,7 +216,7 @@ def field_rules(
     first = (_first_rule(each, pack) for each in source.fields)
     rules = sorted(first, key=lambda rule: rule.info.name == "label")
     bad: list[Quarantined] = []
-    each = (table[at : at + 1] for table in samples for at in range(len(table)))
+    each = (samples[at : at + 1] for at in range(len(samples)))
     for one in islice(each, NUM_TRIED):  # the first is mostly all that is needed
         path, (values,) = one[0].path, source.read(one)
         if isinstance(values, Unreadable):

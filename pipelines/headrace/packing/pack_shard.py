@@ -71,7 +71,7 @@ class PackTasks(Sequence[PackTask]):
     def __getitem__(self, index: Any) -> Any:
         """A task, by its number, once the plan of its shard is on the disk."""
         shard, folder = self._shards[index], self._pattern.target.folder
-        shard.write(folder.plan_file(shard.file))
+        shard.write(folder.plan_file(shard.file), folder.record_file(shard.file))
         return replace(self._pattern, file=shard.file)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.clusters.fleet import Fleet
@@ -20,16 +21,18 @@ from headrace.files.manifest import Manifest
 from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.objects.store import is_remote, open_store
 from headrace.packing.append import (
+    DIVISION,
     SETTINGS,
     Base,
     check_fields,
+    extending,
     find_base,
-    new_samples,
     read_base,
     together,
+    with_earlier,
 )
 from headrace.packing.column_notes import note_texts
-from headrace.packing.fields import FieldRule, field_rules
+from headrace.packing.fields import NUM_TRIED, FieldRule, field_rules
 from headrace.packing.opened_source import ListedSource, OpenedSource
 from headrace.packing.pack_shard import (
     PackedShard,
@@ -39,9 +42,15 @@ from headrace.packing.pack_shard import (
     merge,
     pack_shard,
 )
-from headrace.packing.packing_plan import PackPlan, PlannedShard, limited, make_plan, settings_key
+from headrace.packing.packing_plan import (
+    PackPlan,
+    PlannedShard,
+    division_key,
+    limited,
+    make_plan,
+    settings_key,
+)
 from headrace.packing.reading import noting, reading
-from headrace.packing.recipe_check import check_can_grow
 from headrace.packing.target import PackTarget, packed_dataset
 from headrace.shards.writer import remove_temporary
 from headrace.steps.context import StepContext
@@ -129,10 +138,8 @@ def _base(
     """The dataset that samples are to be added to, None to make a new one; and warnings."""
     if not context.recipe.pack.append:
         return None, ()
-    has_groups = opened.listing.samples.column("group") is not None
-    check_can_grow(opened.dataset, has_groups=has_groups)
     settings = settings_key(opened.dataset, context.recipe.pack, opened.listing.code)
-    return find_base(target, context.recipe.named_dataset.name, settings)
+    return find_base(target, context.recipe.named_dataset.name, (SETTINGS, settings))
 
 
 def _packed(
@@ -144,14 +151,16 @@ def _packed(
 ) -> Manifest:
     """Pack a listing into a new dataset, or what is new of it into one that is there."""
     pack, listing = context.recipe.pack, opened.listing
-    old, first = listing.samples[:0], None
-    if base is not None:
-        old, first = base.example(listing.samples), base.first_numbers()
-        listing = new_samples(base, listing)
-        if not listing.samples:
-            return base.manifest
-    rules = field_rules(listing.source, opened.source, pack, old, listing.samples)
+    if base is None:
+        listing, first, examples = with_earlier(target, opened.dataset, listing), None, None
+    else:  # new samples have the form of the packed ones
+        listing, first = extending(base, listing), base.first_numbers()
+        examples = np.argsort(listing.earlier_index < 0, kind="stable")[:NUM_TRIED]
+    tried = listing.samples if examples is None else listing.samples.take(examples)
+    rules = field_rules(listing.source, opened.source, pack, tried)
     plan = make_plan(opened.dataset, pack, listing, rules, first, opened.key)
+    if base is not None and not plan.shards:
+        return base.manifest
     if pack.max_samples:
         plan = limited(plan, pack.max_samples)
     if base is not None:
@@ -244,7 +253,9 @@ def prepare(plan: PackPlan, target: PackTarget) -> set[str]:
 
 
 def _provenance(context: StepContext, opened: ListedSource) -> dict[str, Any]:
+    is_whole = context.recipe.pack.max_samples is None
     return {
+        **({DIVISION: division_key(opened.dataset)} if is_whole else {}),
         "source": opened.listing.source,
         SETTINGS: settings_key(opened.dataset, context.recipe.pack, opened.listing.code),
         "recipe": context.recipe.name,

@@ -6,6 +6,7 @@ Workers find the plan of a shard in a file of an Arrow table.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -20,11 +21,18 @@ from pyarrow import compute as pc
 from pydantic import Field
 
 from headrace.errors import StepError
-from headrace.files.atomic import read_bytes, replacing
+from headrace.files.atomic import read_bytes, write_bytes
 from headrace.files.machine import told_when_full
 from headrace.files.manifest import ColumnNote, FieldInfo, Quarantined
 from headrace.objects.protocol import StoredFile
-from headrace.packing.division import SourceListing, folds_of, shards_of, split_samples
+from headrace.packing.division import (
+    Division,
+    SourceListing,
+    compared,
+    folds_of,
+    shards_of,
+    split_samples,
+)
 from headrace.packing.fields import FieldRule
 from headrace.packing.sample_table import SampleTable
 from headrace.packing.splits import ranks
@@ -79,20 +87,22 @@ class PlannedShard(Record, arbitrary_types_allowed=True):
         """The samples; a plan that is not read from a file copies them at each call."""
         return self.listed if self.places is None else self.listed.take(self.places)
 
-    def write(self, path: Path) -> None:
-        """Write the plan to a file.
+    def write(self, path: Path, record: Path) -> None:
+        """Write the plan to a file; remove the record of a shard that was packed by another plan.
 
         Raises:
             StorageFullError: The disk is full.
         """
         table = self.samples.compact().table
         table = table.replace_schema_metadata({_HEAD: self.model_dump_json()})
-        with (
-            told_when_full(path.parent, table.nbytes),
-            replacing(path) as file,
-            pa.ipc.new_file(file, table.schema) as writer,
-        ):
+        content = pa.BufferOutputStream()
+        with pa.ipc.new_file(content, table.schema) as writer:
             writer.write_table(table)
+        plan = content.getvalue().to_pybytes()
+        if read_bytes(path) != plan:
+            record.unlink(missing_ok=True)
+            with told_when_full(path.parent, len(plan)):
+                write_bytes(path, plan)
 
     @classmethod
     def read(cls, path: Path) -> PlannedShard | None:
@@ -165,6 +175,12 @@ def settings_key(dataset: DatasetSpec, pack: PackSpec, code: str = "") -> str:
     return xxhash.xxh3_128_hexdigest(f"{SHARD_FORMAT}\n{config}\n{packing}\n{code}".encode())
 
 
+def division_key(dataset: DatasetSpec) -> str:
+    """Hash of the settings that decide how samples are divided; 32 hex digits."""
+    config = dataset.model_dump_json(include={"splits", "stratify", "split_seed", "folds"})
+    return xxhash.xxh3_128_hexdigest(config.encode())
+
+
 def sources_key(
     dataset: DatasetSpec, pack: PackSpec, code: str, containers: Sequence[StoredFile]
 ) -> str:
@@ -211,35 +227,46 @@ def make_plan(
     first: FirstNumbers | None = None,
     key: str | None = None,
 ) -> PackPlan:
-    """Lay out splits and shards."""
-    order = ranks(listing.samples.iter_paths(), dataset.split_seed)
-    splits = split_samples(dataset, listing, order, may_be_empty=first is not None)
+    """Lay out splits and shards; with `first` only those of new samples.
+
+    Raises:
+        RecipeError: A split or fold would be empty.
+        DataError: Samples are appended, but earlier ones cannot stay in their splits.
+    """
+    order, appends = ranks(listing.samples.iter_paths(), dataset.split_seed), first is not None
+    splits = split_samples(dataset, listing, order, may_be_empty=appends)
+    division: Division = [
+        (split, *fold)
+        for split, indices in splits.items()
+        for fold in folds_of(dataset, listing, split, indices, order, may_be_empty=appends)
+    ]
+    division, notes = compared(listing, division, appends=appends)
     first = first or FirstNumbers()
     counted = {TRAIN: splits[TRAIN]} if len(splits.get(TRAIN, ())) else splits
     every = _every(pack, rules, sum(map(len, counted.values())), first.every)
     sizes = _sizes(listing.samples, rules, bool(listing.classes))
     label = listing.samples.column("label")
     samples = listing.samples.with_columns(
-        label=None, group=None, split=None, class_index=None if label is None else label.indices
+        **dict.fromkeys(("label", "group", "split", "earlier")),
+        class_index=None if label is None else label.indices,
     )
     shards: list[PlannedShard] = []
-    next_id = first.sample_id
-    for split, indices in splits.items():
-        number = first.shard.get(split, 0)
-        for fold, part in folds_of(dataset, listing, split, indices, order):
-            for piece in shards_of(part, sizes, order if listing.sequential else None, pack):
-                shard = PlannedShard(
-                    file=f"shards/{split}-{number:05d}.h5",
-                    split=split,
-                    fold=fold,
-                    first_sample_id=next_id,
-                    num_bytes=HEADER_BYTES + int(sizes[piece].sum()),
-                    every=every if split in counted else {},
-                    listed=samples,
-                    places=piece.astype(np.min_scalar_type(len(samples))),
-                )
-                shards.append(shard)
-                number, next_id = number + 1, next_id + len(piece)
+    next_id, numbers = first.sample_id, Counter(first.shard)
+    for split, fold, part in division:
+        for piece in shards_of(part, sizes, order if listing.sequential else None, pack):
+            shard = PlannedShard(
+                file=f"shards/{split}-{numbers[split]:05d}.h5",
+                split=split,
+                fold=fold,
+                first_sample_id=next_id,
+                num_bytes=HEADER_BYTES + int(sizes[piece].sum()),
+                every=every if split in counted else {},
+                listed=samples,
+                places=piece.astype(np.min_scalar_type(len(samples))),
+            )
+            shards.append(shard)
+            next_id += len(piece)
+            numbers[split] += 1
     fields = tuple(rule.info for rule in rules)
     return PackPlan(
         name=dataset.name,
@@ -250,7 +277,7 @@ def make_plan(
         shards=tuple(shards),
         every=every,
         quarantined=listing.quarantined,
-        notes=listing.notes,
+        notes=(*listing.notes, *notes),
     )
 
 

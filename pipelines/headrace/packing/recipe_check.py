@@ -32,22 +32,11 @@ def check_recipe(dataset: DatasetSpec, pack: PackSpec) -> None:
     is_named = dataset.labels in ("folders", "index", "field") or dataset.label_field is not None
     is_class = dataset.label_kind == "class" and dataset.labels != "none"
     no_second_label(dataset.fields, is_class and is_named)
-    if pack.append:
-        check_can_grow(dataset, has_groups=dataset.group_field is not None)
     if dataset.fields and dataset.index is None:
         number = ["label"] if dataset.label_kind == "value" else []
         check_names(pack, [*dataset.fields, *number])
     for name in pack.fields:
         _unless_all_refuse(lambda each: check_options(each, pack), _fields(name, dataset, pack))
-
-
-def check_can_grow(dataset: DatasetSpec, *, has_groups: bool) -> None:
-    """Refuse what would break splits that are there."""
-    if dataset.folds is not None or has_groups:
-        raise RecipeError(
-            f"pack.append is set, but the dataset has {'groups' if has_groups else 'folds'}",
-            "Its new samples could not be kept apart from old ones; pack without pack.append.",
-        )
 
 
 def _check_form(dataset: DatasetSpec) -> None:

@@ -112,6 +112,19 @@ def _give(
             room[name] -= 1
 
 
+def remaining_shares(
+    shares: Mapping[str, float], counts: Mapping[str, int], num_new: int
+) -> dict[str, float]:
+    """Return the shares of new samples that bring all samples as near as can be to `shares`.
+
+    `counts` are the samples of each split that stay there. The result has any sum.
+    """
+    if not num_new:
+        return dict(shares)
+    ideals = _ideals(num_new + sum(counts.values()), shares)
+    return {name: max(float(ideals[name] - counts[name]), 0.0) for name in shares}
+
+
 def assign_splits(
     paths: Iterable[str],
     labels: ArrayLike,

@@ -157,12 +157,12 @@ def test_a_lease_is_closed_and_a_run_cancelled_while_terminals_watch(
 
 
 def _watched(service: AirflowService, training: HeldTraining) -> None:
-    """`lease list --watch` and `status --watch` show the same anew until Ctrl-C."""
+    """`lease list --watch` and `attach` show the same anew until Ctrl-C."""
     lease_id = f"{training.run_id}-gpu-2"
     with service.settings():
         words = [HEADRACE, "lease", "list", "--watch"]
         leases = typed(words, [(lease_id, ""), (lease_id, INTERRUPT)], LONG_S)
-        words = [HEADRACE, "status", training.run_id, "--watch"]
+        words = [HEADRACE, "attach", training.run_id]
         status = typed(words, [("running (2)", ""), ("running (2)", INTERRUPT)], LONG_S)
     assert (leases.exit_code, status.exit_code) == (130, 130)
     assert "Traceback" not in leases.output + status.output

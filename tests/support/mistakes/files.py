@@ -123,17 +123,15 @@ MISTAKES = (
         followed=({"pack.append": False},),
     ),
     Mistake(
-        what="pack.append is set, but the dataset has",
-        hint="pack without pack.append",
-        given={
-            **CATS,
+        what="The splits of … packed samples cannot be kept",
+        hint="Pack without pack.append",
+        before={
+            **INDEXED,
+            "l.csv": "path,label,s\n1.png,cat,train\n2.png,dog,test\n",
+            "dataset.split_field": "s",
             "pack.append": True,
-            "dataset.folds": 2,
-            "dataset.stratify": False,
-            "4.png": png(4),
-            **NONE,
-            "dataset.splits": {"train": 0.5, "test": 0.5},
         },
+        given={"l.csv": "path,label,s\n1.png,cat,test\n2.png,dog,train\n"},
         followed=({"pack.append": False},),
     ),
     Mistake(
@@ -147,7 +145,7 @@ MISTAKES = (
         what="has a field …, the new samples",
         hint="Pack without pack.append",
         before={**INDEXED, "l.csv": ROWS, "pack.append": True},
-        given={"3.png": png(3), "l.csv": "path,label,n\n1.png,cat,1\n2.png,cat,1\n3.png,cat,1\n"},
+        given={"3.png": png(3), "l.csv": "path,label,n\n1.png,cat,1\n2.png,dog,1\n3.png,cat,1\n"},
         followed=({"pack.append": False},),
     ),
     # values and their shapes

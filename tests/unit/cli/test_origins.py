@@ -68,7 +68,7 @@ def repository(tmp_path: Path) -> Path:
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     """Runs that would be carried out."""
     found: list[Run] = []
-    monkeypatch.setattr("headrace.cli.origins.carry_out", lambda job, as_json: found.append(job))
+    monkeypatch.setattr("headrace.cli.origins.carry_out", lambda job, _, as_json: found.append(job))
     return found
 
 

@@ -20,7 +20,7 @@ def test_a_run_begins_only_if_its_rehearsal_succeeds(
 ) -> None:
     done: list[Run] = []
 
-    def carry_out(job: Run, **_: bool) -> None:
+    def carry_out(job: Run, *_: object, **__: bool) -> None:
         done.append(job)
         if not passes:
             raise typer.Exit(1)

@@ -33,9 +33,9 @@ def shown(*arguments: str, columns: int = 200) -> str:
     return done.stdout
 
 
-def watched(run: Run) -> str:
+def watched(run: Run, exit_code: int = 0) -> str:
     done = headrace("status", run.run_id, "--watch")
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == exit_code, done.output
     return done.stdout
 
 
@@ -279,7 +279,7 @@ def test_watch_tells_changes_and_stays_until_the_end(suite: Run):
 def test_a_suite_whose_process_was_killed_is_told_and_not_watched_for_ever():
     run = make_suite(owner=ended_owner())
     journal(run.folder, added(1))
-    told = watched(run)
+    told = watched(run, exit_code=1)
     assert f"headrace resume {run.run_id}" in told
     assert "its process has ended" in shown("list")
 
@@ -289,7 +289,7 @@ def test_a_damaged_summary_leaves_what_the_journal_tells(suite: Run):
     assert "2 to come" not in shown("list")
     assert json.loads(shown("list", "--json"))[0]["trials"]["counts"]["succeeded"] == 2
     end_run(suite, StepState.FAILED, "a test")
-    assert "does not hold a SuiteSummary" in watched(suite)
+    assert "does not hold a SuiteSummary" in watched(suite, exit_code=1)
 
 
 def test_of_a_cross_validation_the_mean_is_told_and_no_trial_is_the_best():

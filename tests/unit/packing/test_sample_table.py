@@ -124,7 +124,7 @@ def plan_bytes(folder: Path, num_containers: int) -> int:
     listed, paths = rows_of(num_containers), []
     for number, places in enumerate(np.array_split(np.arange(len(listed)), num_containers)):
         paths.append(folder / f"{num_containers}-{number}.plan.arrow")
-        plan_of(listed, places).write(paths[-1])
+        plan_of(listed, places).write(paths[-1], folder / "a.json")
     return sum(path.stat().st_size for path in paths)
 
 
@@ -138,7 +138,7 @@ def test_plans_grow_as_the_containers_do(tmp_path: Path) -> None:
 def test_a_plan_holds_its_samples_only(tmp_path: Path, places: list[int]) -> None:
     listed = rows_of(60)
     plan = plan_of(listed, np.array(places, dtype=np.int64))
-    plan.write(tmp_path / "a.plan.arrow")
+    plan.write(tmp_path / "a.plan.arrow", tmp_path / "a.json")
     read = PlannedShard.read(tmp_path / "a.plan.arrow")
     assert read is not None
     assert list(read.samples) == [listed[place] for place in places]

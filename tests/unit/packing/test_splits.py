@@ -9,6 +9,7 @@ from headrace.packing.splits import (
     assign_groups,
     assign_splits,
     ranks,
+    remaining_shares,
     split_counts,
     stratified_counts,
 )
@@ -153,3 +154,21 @@ def test_groups_keep_shares_of_samples_and_classes() -> None:
     for name in shares:
         straight = [paths[index] for index in splits[name]]
         assert [paths[::-1][index] for index in reverse[name]] == straight
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(1, 60), min_size=2, max_size=5), st.integers(0, 9))
+def test_samples_that_come_later_bring_all_near_the_shares(parts: list[int], seed: int) -> None:
+    shares = {"train": 0.7, "val": 0.2, "test": 0.1}
+    counts = dict.fromkeys(shares, 0)
+    total = 0
+    for part in parts:
+        wanted = remaining_shares(shares, counts, part)
+        paths = [f"{number}.png" for number in range(total, total + part)]
+        found = assigned(paths, (), wanted, seed)
+        total += part
+        before, counts = counts, {name: counts[name] + len(found[name]) for name in shares}
+        over = sum(max(before[name] - total * share, 0) for name, share in shares.items())
+        for name, share in shares.items():
+            assert abs(counts[name] - max(total * share, before[name])) < 1 + over
+    assert sum(counts.values()) == total

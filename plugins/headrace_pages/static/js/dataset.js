@@ -104,6 +104,7 @@ const Fact = ({ name, children }) => html`<div><dt class="muted small">${name}</
 /** The origin of a dataset, and other contents of its location. */
 function Lineage({ data, manifest }) {
   const origin = manifest?.provenance ?? {};
+  const notes = (manifest?.notes ?? []).filter((note) => typeof note === "string");
   const versions = Object.entries(origin.versions ?? {}).map(([name, version]) => `${name} ${version}`).join(", ");
   return html`<${Section} title="Where it comes from"><dl class="lineage">
     <${Fact} name="Packed"><${Made} row=${data} now=${data.now} /><//>
@@ -111,6 +112,7 @@ function Lineage({ data, manifest }) {
     ${origin.recipe && html`<${Fact} name="Recipe">${origin.recipe}<//>`}
     ${versions && html`<${Fact} name="Packed with">${versions}<//>`}
     ${manifest && html`<${Fact} name="Version">${manifest.version}, format ${manifest.format_version}<//>`}
+    ${notes.length > 0 && html`<${Fact} name="Notes of packing">${notes.join("; ")}<//>`}
     <${Fact} name="Location"><${Where} row=${data} /><//>
     ${data.others.length > 0 && html`<${Fact} name="Also at this location, with other samples"><ul class="plain-list">${data.others.map((other) => html`<li key=${other.fingerprint}>
       <a class="code" href=${link("datasets/", { id: other.fingerprint })}>${other.fingerprint.slice(0, 12)}</a> ${count(other.num_samples)} samples</li>`)}</ul><//>`}
