@@ -129,6 +129,22 @@ def compare(before: Origin, after: Origin) -> tuple[Differing, ...]:
     )
 
 
+def missing(before: Origin) -> tuple[Differing, ...]:
+    """Return what keeps a run from being repeated as it was, besides its packages."""
+    run = RunFolder(Path(before.folder.partition("/trials/")[0]))
+    then, now = before.made_with, today(before).made_with
+    found = [x for x in compare(before, today(before)) if x.part in ("images", "data")]
+    for key in then.submitted_from.keys() & now.submitted_from.keys():
+        values = {"before": then.submitted_from[key], "after": now.submitted_from[key]}
+        if values["before"] != values["after"]:
+            found.append(Differing(part="machine", key=key, **values))
+    for tree in CodeSnapshot.of(run).trees:
+        if tree.not_copied:
+            what = ", ".join(tree.not_copied)
+            found.append(Differing(part="code", key=tree.source, before=what, after="not copied"))
+    return tuple(found)
+
+
 def side_by_side(origins: Sequence[Origin]) -> tuple[Beside, ...]:
     """Return all differences of several origins; an unknown version or commit is none."""
     facts = [_facts(each) for each in origins]
