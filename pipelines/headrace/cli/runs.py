@@ -11,13 +11,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from headrace.cli import arguments
+from headrace.cli import EXIT_ERROR, EXIT_METRICS, arguments
 from headrace.cli.arguments import NamedRun, Overrides, Recipe, RunArgument
 from headrace.cli.console import JsonOption, SiteOption, open_console, outlive_terminal, tell_json
 from headrace.cli.run_status import known_run
 from headrace.cli.view import print_failures
 from headrace.cli.watching import Watching, end_of
-from headrace.errors import UserError
+from headrace.errors import MetricsError, UserError
 from headrace.execution.execute import execute
 from headrace.execution.reap import ask_to_stop, end_run
 from headrace.execution.resume import take_over_changed, take_over_run
@@ -52,7 +52,8 @@ def run(  # noqa: PLR0913  options of a command
 
     The command stays until the run has ended; Ctrl-C cancels it and closes its leases. The run
     continues if the terminal is closed: `headrace status --watch` shows it in another one. The exit
-    code is 0 if the run succeeded, 1 if it did not, 2 if the request is invalid.
+    code is 0 if the run succeeded, 1 if it did not, 2 if the request is invalid, 3 if the model
+    misses `evaluate.min_metrics` or `max_metrics`, 130 after Ctrl-C.
 
     With **--rehearse** a run of its own first packs 64 samples of each split, stages them, trains
     for two steps and evaluates, on one rank of the same roles and in the same containers; the run
@@ -61,6 +62,7 @@ def run(  # noqa: PLR0913  options of a command
     Examples:
         headrace run digits
         headrace run digits --site laptop trainer.max_epochs=3 seed=1
+        headrace run digits evaluate.min_metrics.accuracy=0.9 --json
         headrace run my-recipe.yaml --site my-site.yaml
         headrace run my-recipe.yaml --site my-site.yaml --rehearse
     """
@@ -106,7 +108,7 @@ def carry_out(job: Run, *, as_json: bool, to_stderr: bool = False) -> None:
 
 
 def tell_end(view: RunDetails, console: Console, *, as_json: bool) -> None:
-    """Show how a run has ended, and exit with code 1 if it did not succeed."""
+    """Show how a run has ended; exit with code 1, or 3 for its metrics, if it did not succeed."""
     if as_json:
         tell_json(view)
 
@@ -117,7 +119,8 @@ def tell_end(view: RunDetails, console: Console, *, as_json: bool) -> None:
 
     inform(RunFolder(Path(view.folder)), "end of the run on the terminal", show, within_s=None)
     if view.state is not StepState.SUCCEEDED:
-        raise typer.Exit(1)
+        missed = any(step.error == MetricsError.__name__ for step in view.steps)
+        raise typer.Exit(EXIT_METRICS if missed else EXIT_ERROR)
 
 
 def sweep(

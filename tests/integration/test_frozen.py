@@ -1,0 +1,139 @@
+"""`headrace rerun --frozen`: a package is another today, and the weights are the same."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.files.layout import RunFolder
+from support.bad_input import Place, make_place, words
+
+pytestmark = [pytest.mark.slow]
+
+_USAGE = 2
+_MODEL = """
+import tinyscale
+from blob_models import BlobModel
+
+
+class Scaled(BlobModel):
+    def __init__(self, **options):
+        super().__init__(**options)
+        for each in self.parameters():
+            each.data.mul_(tinyscale.FACTOR)
+"""
+
+
+def write_wheel(folder: Path, version: str, factor: float) -> Path:
+    """A wheel of one module, as a local index has it."""
+    info = f"tinyscale-{version}.dist-info"
+    folder.mkdir(exist_ok=True)
+    wheel = folder / f"tinyscale-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr("tinyscale.py", f"FACTOR = {factor}\n")
+        file.writestr(
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: tinyscale\nVersion: {version}\n"
+        )
+        file.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        file.writestr(f"{info}/RECORD", "")
+    return wheel
+
+
+def uv(*arguments: str) -> None:
+    program = Path(sys.executable).parent / "uv"
+    subprocess.run([str(program), *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A run of a recipe whose code imports `tinyscale` 1.0; today it is 2.0."""
+    place = make_place(tmp_path_factory.mktemp("frozen"))
+    lab, index = place.home / "lab", place.home / "index"
+    lab.mkdir()
+    (lab / "scaled.py").write_text(_MODEL)
+    for version, factor in (("1.0", 0.5), ("2.0", 0.25)):
+        wheel = write_wheel(index, version, factor)
+        uv(
+            "pip",
+            "install",
+            "--no-deps",
+            "--offline",
+            "--target",
+            f"{place.home}/{version}",
+            str(wheel),
+        )
+        (origin,) = (place.home / version).glob("*.dist-info/direct_url.json")
+        origin.unlink()  # as from an index
+    code = [str(lab), str(Path(__file__).parents[1] / "support/training_code")]
+    place.write_site(allowed_code=code)
+    model = {"_target_": "scaled.Scaled", "notes": str(place.home)}
+    place.write_recipe("scaled", code=code, model=model)
+    done = place.headrace("run", "scaled", "--site", "here", **today(place, "1.0"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    yield place
+    shutil.rmtree(place.home / "environments", ignore_errors=True)
+
+
+def today(place: Place, version: str) -> dict[str, str]:
+    """The variables of a terminal in which `tinyscale` has that version."""
+    index = place.home / "index"
+    return {"PYTHONPATH": f"{place.home}/{version}", "UV_OFFLINE": "1", "UV_FIND_LINKS": str(index)}
+
+
+def test_the_packages_of_then_give_the_weights_of_then(place: Place) -> None:
+    """Today's package gives other weights; the second frozen run makes no environment."""
+    first, _ = place.newest()
+    then, variables = first.outputs["train"]["weights_xxh3"], today(place, "2.0")
+    lock = RunFolder(Path(first.folder)).lock.read_text()
+    words(lock, "tinyscale==1.0  # content ", "# local: headrace==", "torch==")
+    again = place.headrace("rerun", first.run_id, **variables)
+    assert again.returncode == 0, again.stderr
+    words(again.stdout, "packages tinyscale", f"not the same: then {then}")
+    for _ in range(2):
+        frozen = place.headrace("rerun", first.run_id, "--frozen", **variables)
+        assert frozen.returncode == 0, frozen.stdout + frozen.stderr
+        words(frozen.stdout, f"weights: {then}, the same as then")
+        assert place.newest()[0].outputs["train"]["weights_xxh3"] == then
+    (made,) = (place.home / "environments").glob("*/complete")
+    assert (made.parent / "bin" / "torchrun").read_text().startswith(f"#!{made.parent}/bin/python")
+
+
+def test_what_cannot_be_had_is_named_before_a_run_is_made(place: Place, tmp_path: Path) -> None:
+    """A version that the index lacks, other files of a version, a missing uv, other data."""
+    first = place.shown("runs", "--json")
+    run_id = place.newest()[0].run_id
+    folder = RunFolder(Path(place.newest()[0].folder))
+    lock = folder.lock.read_text()
+    variables = today(place, "2.0")
+
+    def refused(text: str, *expected: str, **changes: str) -> None:
+        folder.lock.write_text(text)
+        done = place.headrace("rerun", run_id, "--frozen", **{**variables, **changes})
+        assert done.returncode == _USAGE, done.stdout + done.stderr
+        words(done.stderr, *expected)
+
+    try:
+        refused(lock.replace("tinyscale==1.0", "tinyscale==3.0"), "package:", "tinyscale==3.0")
+        changed = lock.replace("tinyscale==1.0  # content ", "tinyscale==1.0  # content 0")
+        refused(changed, "installed with other files than then: tinyscale==1.0")
+        refused(
+            "# Python 3\n" + lock.replace("# local: headrace==", "# local: headrace==0"),
+            "Changed since, and in no index: headrace==0",
+        )
+        (place.home / "wrong").mkdir()
+        manifest = place.dataset / "manifest.json"
+        kept = manifest.rename(tmp_path / "manifest.json")
+        refused(lock, "data fingerprint", "--allow data")
+        shutil.move(kept, manifest)
+    finally:
+        folder.lock.write_text(lock)
+    assert place.shown("runs", "--json").stdout == first.stdout
+    assert len(list((place.home / "environments").glob("*/complete"))) <= 1
