@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -85,7 +86,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 def today(place: Place, version: str) -> dict[str, str]:
     """The variables of a terminal in which `tinyscale` has that version."""
     index = place.home / "index"
-    return {"PYTHONPATH": f"{place.home}/{version}", "UV_OFFLINE": "1", "UV_FIND_LINKS": str(index)}
+    return {
+        "PYTHONPATH": f"{place.home}/{version}",
+        "UV_OFFLINE": "1",
+        "UV_FIND_LINKS": str(index),
+        "GIT_DIR": os.devnull,  # edits of this repository while the test runs do not matter
+    }
 
 
 def test_the_packages_of_then_give_the_weights_of_then(place: Place) -> None:
