@@ -25,7 +25,7 @@ from headrace.runs.runs import RunRequest, outputs_of, run_of_folder
 from headrace.suites.values import as_overrides
 
 
-class Allowed(str, Enum):
+class MayDiffer(str, Enum):
     """Parts of a run that may differ; typer before 0.19 does not support `Literal`."""
 
     CODE = "code"
@@ -71,7 +71,7 @@ def rerun(
         bool, typer.Option("--frozen", help="With the packages of its lock, in an environment.")
     ] = False,
     allow: Annotated[
-        list[Allowed] | None, typer.Option(help="With --frozen: a part that may differ.")
+        list[MayDiffer] | None, typer.Option(help="With --frozen: a part that may differ.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

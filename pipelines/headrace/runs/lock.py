@@ -169,8 +169,6 @@ def _make(folder: Path, lock: Mapping[str, Package], python: str, *, inexact: bo
         raise UserError(f"package: {what}", "Put the code back, or allow it: --allow packages.")
     # of local packages only this version can be had
     linked = same | {name for name in here if inexact and lock[name].is_local}
-    for name in linked:
-        _link(here[name], site)
     asked = [x.requirement for x in lock.values() if x.name not in linked and not x.is_local]
     if asked:
         wanted = folder / "requirements.txt"
@@ -178,10 +176,14 @@ def _make(folder: Path, lock: Mapping[str, Package], python: str, *, inexact: bo
         install = ("pip", "install", "--quiet", "--no-deps", "--python", str(folder))
         _uv(*install, "-r", str(wanted))
     made = packages_in([str(site)])
-    other = [each.requirement for each in lock.values() if made.get(each.name) != each]
+    other = [
+        lock[name].requirement for name in lock.keys() - linked if made.get(name) != lock[name]
+    ]
     if other and not inexact:
         what = f"package: installed with other files than then: {', '.join(sorted(other))}"
         raise UserError(what, "Name the index of then (UV_INDEX), or allow it: --allow packages.")
+    for name in linked:  # last: it takes longest
+        _link(here[name], site)
 
 
 def _link(info: Path, site: Path) -> None:
