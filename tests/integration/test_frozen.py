@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -13,13 +15,12 @@ from pathlib import Path
 import pytest
 
 from headrace.files.layout import RunFolder
-from support.bad_input import HEADRACE, Place, make_place, words
+from support.bad_input import HEADRACE, USAGE, Place, make_place, words
 from support.leftovers import started_by
 
 pytestmark = [pytest.mark.slow]
 
 Done = subprocess.CompletedProcess[str]
-_USAGE = 2
 _MODEL = """
 import tinyscale
 from blob_models import BlobModel
@@ -50,9 +51,9 @@ def write_wheel(folder: Path, version: str, factor: float) -> Path:
     return wheel
 
 
-def uv(*arguments: str) -> None:
-    program = Path(sys.executable).parent / "uv"
-    subprocess.run([str(program), *arguments], check=True, capture_output=True)
+def uv(*arguments: str, text: str = "") -> str:
+    program = [str(Path(sys.executable).parent / "uv"), *arguments]
+    return subprocess.run(program, input=text, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.fixture(scope="module")
@@ -64,15 +65,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     (lab / "scaled.py").write_text(_MODEL)
     for version, factor in (("1.0", 0.5), ("2.0", 0.25)):
         wheel = write_wheel(index, version, factor)
-        uv(
-            "pip",
-            "install",
-            "--no-deps",
-            "--offline",
-            "--target",
-            f"{place.home}/{version}",
-            str(wheel),
-        )
+        install = ("pip", "install", "--no-deps", "--offline")
+        uv(*install, "--target", f"{place.home}/{version}", str(wheel))
         (origin,) = (place.home / version).glob("*.dist-info/direct_url.json")
         origin.unlink()  # as from an index
     code = [str(lab), str(Path(__file__).parents[1] / "support/training_code")]
@@ -129,34 +123,55 @@ def test_the_packages_of_then_give_the_weights_of_then(place: Place) -> None:
     assert (made.parent / "bin" / "torchrun").read_text().startswith(f"#!{made.parent}/bin/python")
 
 
-def test_what_cannot_be_had_is_named_before_a_run_is_made(place: Place, tmp_path: Path) -> None:
-    """A version that the index lacks, other files of a version, a changed editable, other data."""
-    first = place.shown("runs", "--json")
-    run_id = place.newest()[0].run_id
-    folder = RunFolder(Path(place.newest()[0].folder))
-    lock = folder.lock.read_text()
-    variables = today(place, "2.0")
+def test_a_trial_is_repeated_too(place: Place) -> None:
+    done = place.headrace(
+        "sweep", "scaled", "--site", "here", "suite.grid.seed=[3]", **today(place, "1.0")
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    suite = place.newest()[0].run_id
+    frozen = rerun_frozen(place, f"{suite}:1", today(place, "2.0"))
+    assert frozen.returncode == 0, frozen.stdout + frozen.stderr
+    words(frozen.stdout, "weights: ", "the same as then")
 
-    def refused(text: str, *expected: str) -> None:
-        folder.lock.write_text(text)
-        done = rerun_frozen(place, run_id, variables)
-        assert done.returncode == _USAGE, done.stdout + done.stderr
-        words(done.stderr, *expected)
 
-    try:
-        refused(lock.replace("tinyscale==1.0", "tinyscale==3.0"), "package:", "tinyscale==3.0")
-        changed = lock.replace("tinyscale==1.0  # content ", "tinyscale==1.0  # content 0")
-        refused(changed, "installed with other files than then: tinyscale==1.0")
-        refused(
-            "# Python 3\n" + lock.replace("# local: headrace==", "# local: headrace==0"),
-            "Changed since, and in no index: headrace==0",
-        )
-        (place.home / "wrong").mkdir()
-        manifest = place.dataset / "manifest.json"
-        kept = manifest.rename(tmp_path / "manifest.json")
-        refused(lock, "data fingerprint", "--allow data")
-        shutil.move(kept, manifest)
-    finally:
-        folder.lock.write_text(lock)
-    assert place.shown("runs", "--json").stdout == first.stdout
-    assert len(list((place.home / "environments").glob("*/complete"))) <= 1
+def test_what_is_not_available_is_named_before_a_run_is_made(place: Place) -> None:
+    """A version that the index lacks, other files of a version, another Python."""
+    record, _ = place.newest()
+    folder, before = RunFolder(Path(record.folder)), place.shown("runs", "--json").stdout
+    lock, provenance = folder.lock.read_text(), folder.provenance.read_text()
+    python = f'"python":"{platform.python_version()}"'
+    assert python in provenance
+    other = {
+        folder.lock: {
+            "tinyscale==3.0": lock.replace("tinyscale==1.0", "tinyscale==3.0"),
+            "not available with the files of then: tinyscale==1.0": lock.replace(
+                "tinyscale==1.0  # content ", "tinyscale==1.0  # content 0"
+            ),
+        },
+        folder.provenance: {
+            "python: uv failed: No interpreter found for Python 3.9.1": provenance.replace(
+                python, '"python":"3.9.1"'
+            )
+        },
+    }
+    variables = {**today(place, "2.0"), "UV_PYTHON_DOWNLOADS": "never"}
+    for file, text in ((folder.lock, lock), (folder.provenance, provenance)):
+        for expected, changed in other[file].items():
+            file.write_text(changed)
+            done = rerun_frozen(place, record.run_id, variables)
+            file.write_text(text)
+            assert done.returncode == USAGE, done.stdout + done.stderr
+            words(" ".join(done.stderr.split()), expected)
+    assert place.shown("runs", "--json").stdout == before
+    made = [each for each in (place.home / "environments").iterdir() if each.is_dir()]
+    assert all((each / "complete").exists() for each in made)
+
+
+def test_uv_adds_the_hashes_of_wheels(place: Place) -> None:
+    shown = place.shown("lock", place.newest()[0].run_id).stdout
+    (line,) = (each for each in shown.splitlines() if each.startswith("tinyscale=="))
+    (wheel,) = (place.home / "index").glob("tinyscale-1.0-*.whl")
+    words_of_uv = ("pip", "compile", "--generate-hashes", "--no-deps", "--offline")
+    done = uv(*words_of_uv, "--find-links", str(wheel.parent), "-", text=line)
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    words(done, "tinyscale==1.0 ", f"--hash=sha256:{digest}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -14,28 +13,14 @@ from headrace.cli import arguments
 from headrace.cli.console import JsonOption, open_console, tell, tell_json
 from headrace.cli.listing import ListColumn, Listing, tell_list
 from headrace.cli.runs import carry_out, request_of
-from headrace.errors import UserError
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.code_state import CodeSnapshot
 from headrace.runs.lifecycle import create_run
-from headrace.runs.lock import begin_in, frozen_python, hashed, read_lock
-from headrace.runs.origin import Differing, Origin, compare, missing, origin, today
-from headrace.runs.runs import RunRequest, outputs_of, run_of_folder
+from headrace.runs.lock import begin_in, frozen_environment, read_lock
+from headrace.runs.origin import Differing, Origin, compare, origin, today
+from headrace.runs.runs import RunRequest, run_of_folder
 from headrace.suites.values import as_overrides
-
-
-class MayDiffer(str, Enum):
-    """Parts of a run that may differ; typer before 0.19 does not support `Literal`."""
-
-    CODE = "code"
-    DATA = "data"
-    IMAGES = "images"
-    MACHINE = "machine"
-    PACKAGES = "packages"
-
-    __str__ = str.__str__
-
 
 Which = Annotated[str, arguments.a_run("Id of a run, or SUITE:NUMBER.")]
 
@@ -70,9 +55,6 @@ def rerun(
     frozen: Annotated[
         bool, typer.Option("--frozen", help="With the packages of its lock, in an environment.")
     ] = False,
-    allow: Annotated[
-        list[MayDiffer] | None, typer.Option(help="With --frozen: a part that may differ.")
-    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a run or a trial once more, from its record alone.
@@ -82,74 +64,52 @@ def rerun(
     Python and packages, images of containers, the packed dataset. With `--json` it goes to standard
     error.
 
-    With **--frozen** uv makes an environment with the packages of then, and the run begins in it.
-    It is refused before a machine is asked for if Python, packages, data, images, code or machine
-    are not as they were, unless **--allow** names the part. In the end the hashes of the weights
-    are compared.
+    With **--frozen** it begins in an environment with Python and packages of then, which uv makes.
+    It is refused if one is not available. At the end the hashes of the weights are compared.
 
     Examples:
         headrace rerun digits-20260102-030405-0a1b2c3d --check
-        headrace rerun digits-20260102-030405-0a1b2c3d --frozen --allow machine
+        headrace rerun digits-20260102-030405-0a1b2c3d --frozen
         headrace rerun digits-sweep-20260102-030405-0a1b2c3d:3
     """
     before = origin(name)
     if frozen and not check:
-        _begin_frozen(before, {each.value for each in allow or ()}, site, as_json=as_json)
+        run = RunFolder(Path(before.folder.partition("/trials/")[0]))
+        environment = frozen_environment(run, before.made_with.python)
+        more = (*(("--site", site) if site else ()), *(("--json",) if as_json else ()))
+        begin_in(environment, ("rerun", before.name, *more))
     found = compare(before, today(before))
     if as_json and check:
         tell_json(found)
         return
     console = open_console(stderr=as_json)
     _tell_today(before, found, console)
-    if not check:
-        job = create_run(_request(before, site))
-        carry_out(job, as_json=as_json)
-        then, now = _weights(name), _weights(job.run_id)
-        if then and now:
-            same = "the same as then" if then == now else f"not the same: then {then}"
-            console.print(f"weights: {now}, {same}")
+    if check:
+        return
+    job = create_run(_request(before, site))
+    carry_out(job, as_json=as_json)
+    after = origin(job.run_id)
+    if before.weights and after.weights:
+        is_same = before.weights == after.weights
+        words = "the same as then" if is_same else f"not the same: then {before.weights}"
+        console.print(f"weights: {after.weights}, {words}")
+        if not is_same:
+            console.print(Listing.of(compare(before, after), *_columns("then", "now")))
 
 
-def lock(
-    run_id: arguments.NamedRun,
-    hashes: Annotated[
-        bool, typer.Option("--hashes", help="Ask the index for the hashes of all files.")
-    ] = False,
-) -> None:
+def lock(run_id: arguments.NamedRun) -> None:
     """Print the packages of a run as a requirements file.
 
     Its comments name Python, the hash of each package's installed files, and packages that were
-    installed from a folder. With **--hashes** uv asks the index for the hashes of wheels, which
-    installers do not keep: packages that were installed from a URL have theirs in any case.
+    installed from a folder. Installers keep no hashes of wheels; uv gets them from the index.
 
     Examples:
         headrace lock digits-20260102-030405-0a1b2c3d
-        headrace lock digits-20260102-030405-0a1b2c3d --hashes > requirements.txt
+        headrace lock RUN | uv pip compile --generate-hashes --no-deps -
     """
     run = RunFolder(Path(open_ledger().run(run_id).folder))
     read_lock(run)
-    tell((hashed(run) if hashes else run.lock.read_text()).rstrip("\n"))
-
-
-def _begin_frozen(before: Origin, allowed: set[str], site: str, *, as_json: bool) -> None:
-    """Begin the rerun in the environment of the lock: this process goes on as that.
-
-    Raises:
-        UserError: A part of then cannot be had, and is not allowed to differ.
-    """
-    run = RunFolder(Path(before.folder.partition("/trials/")[0]))
-    if refused := [each for each in missing(before) if each.part not in allowed]:
-        words = "; ".join(f"{x.part} {x.key}: then {x.before}, now {x.after}" for x in refused)
-        parts = " ".join(f"--allow {part}" for part in sorted({x.part for x in refused}))
-        raise UserError(f"Not as it was: {words}", f"Put it back, or accept it: {parts}.")
-    python = frozen_python(run, before.made_with.python, inexact="packages" in allowed)
-    rest = (*(("--site", site) if site else ()), *(("--json",) if as_json else ()))
-    begin_in(python, ("rerun", before.name, *rest))
-
-
-def _weights(name: str) -> str:
-    """Return the hash of a run's trained weights; empty if unknown, and for trials."""
-    return "" if ":" in name else str(outputs_of(name).get("train", {}).get("weights_xxh3", ""))
+    tell(run.lock.read_text().rstrip("\n"))
 
 
 def _request(before: Origin, site: str) -> RunRequest:
@@ -183,6 +143,9 @@ def _ways_back(before: Origin, found: Sequence[Differing]) -> Iterator[str]:
         if CodeSnapshot.of(run).digests:
             yield "The code that the recipe names is taken from the run's own copy."
         yield f"To restore the code: git -C {then.code_folder} checkout {then.git.commit}{apply}"
+    for tree in CodeSnapshot.of(run).trees:
+        if tree.not_copied:
+            yield f"Not in the run's copy of {tree.source}: {', '.join(tree.not_copied)}"
     if then.left_out:
         yield f"Uncommitted then, and too large to be recorded: {', '.join(then.left_out)}"
 

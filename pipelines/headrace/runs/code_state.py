@@ -33,7 +33,6 @@ MAX_DIFF_BYTES = 4 * 2**20
 NEW_FILES = ("ls-files", "--others", "--exclude-standard", "-z")
 """Arguments of git that list files which are neither committed nor ignored."""
 
-_CPU, _NVIDIA = Path("/proc/cpuinfo"), Path("/proc/driver/nvidia/version")
 _MAX_NEW_BYTES = 256 * 2**10
 _TIMEOUT_S = 20
 _FILE = b"\ndiff --git "
@@ -96,8 +95,6 @@ class CodeState(Record):
     python: str = UNKNOWN
     packages: dict[str, str] = {}
     """Versions by name; of older runs only the most important."""
-    submitted_from: dict[str, str] = {}
-    """Processor and GPU driver of the machine of the request."""
     images: dict[str, str] = {}
     """Digests of the images of its containers, by path."""
 
@@ -114,10 +111,6 @@ def code_state(
         code_folder=str(folder),
         python=platform.python_version(),
         packages=_installed(),
-        submitted_from={
-            "processor": _line_of(_CPU, "model name"),
-            "driver": _line_of(_NVIDIA, "NVRM"),
-        },
         images=digests(images),
     )
     asked = ("rev-parse", "--show-toplevel", "--git-path", "index", "--revs-only", "HEAD")
@@ -142,15 +135,9 @@ def code_state(
 
 
 def _installed() -> dict[str, str]:
-    """Return the versions of all installed packages by name; the first on Python's path counts."""
+    """Return the versions of all installed packages by name."""
     infos = dist_infos(sys.path).items()
     return {name: info.name.removesuffix(".dist-info").partition("-")[2] for name, info in infos}
-
-
-def _line_of(file: Path, start: str) -> str:
-    """Return the first line with that start; empty without it or its file."""
-    lines = file.read_text().splitlines() if file.exists() else ()
-    return next((" ".join(line.split()) for line in lines if line.startswith(start)), "")
 
 
 def dist_infos(folders: Iterable[str]) -> dict[str, Path]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from headrace.errors import ManifestError, StepError, UnknownNameError
 from headrace.files.atomic import read_bytes, read_record
@@ -50,6 +50,8 @@ class Origin(Figures):
     """Processors, GPUs and libraries of linear algebra of its training; empty if unknown."""
     metrics: dict[str, float] = {}
     """Last metrics of training and evaluation."""
+    weights: str = ""
+    """Hash of its trained weights; empty if unknown."""
     launch: dict[str, int] = {}
     """Of a trial: `train.nodes` and `train.ranks_per_node` of its last training, which may be fewer
     than in the recipe."""
@@ -89,6 +91,7 @@ def origin(name: str) -> Origin:
     trial = _trial(name, suite, int(number), recipe) if colon else None
     evaluated = run_of_folder(run_id, suite).request.of
     packed = outputs_of(evaluated or run_id).get("pack", {})
+    trained = _trained(suite, int(number)) if colon else outputs_of(run_id).get("train", {})
     made_with, diff = read_provenance(suite), read_bytes(suite.diff)
     is_clean = made_with.git is not None and not made_with.git.dirty
     return Origin(
@@ -102,7 +105,8 @@ def origin(name: str) -> Origin:
         fingerprint=str(packed.get("fingerprint", "")),
         machine=facts_of_all(row.machine for rows in read_usage(folder).values() for row in rows),
         metrics=(trial.metrics if trial else {}) if colon else run_metrics(outputs_of(run_id)),
-        launch=_launch(suite, int(number), recipe.train.nodes or 1) if colon else {},
+        weights=str(trained.get("weights_xxh3", "")),
+        launch=_launch(trained, recipe.train.nodes or 1) if colon else {},
     )
 
 
@@ -127,22 +131,6 @@ def compare(before: Origin, after: Origin) -> tuple[Differing, ...]:
         Differing(part=each.part, key=each.key, before=each.values[0], after=each.values[1])
         for each in side_by_side((before, after))
     )
-
-
-def missing(before: Origin) -> tuple[Differing, ...]:
-    """Return what keeps a run from being repeated as it was, besides its packages."""
-    run = RunFolder(Path(before.folder.partition("/trials/")[0]))
-    then, now = before.made_with, today(before).made_with
-    found = [x for x in compare(before, today(before)) if x.part in ("images", "data")]
-    for key in then.submitted_from.keys() & now.submitted_from.keys():
-        values = {"before": then.submitted_from[key], "after": now.submitted_from[key]}
-        if values["before"] != values["after"]:
-            found.append(Differing(part="machine", key=key, **values))
-    for tree in CodeSnapshot.of(run).trees:
-        if tree.not_copied:
-            what = ", ".join(tree.not_copied)
-            found.append(Differing(part="code", key=tree.source, before=what, after="not copied"))
-    return tuple(found)
 
 
 def side_by_side(origins: Sequence[Origin]) -> tuple[Beside, ...]:
@@ -183,15 +171,20 @@ def _trial(name: str, suite: RunFolder, number: int, recipe: Recipe) -> TrialRec
     return row
 
 
-def _launch(suite: RunFolder, number: int, nodes: int) -> dict[str, int]:
-    """Return the launch of the newest attempt that has trained; empty without any."""
+def _trained(suite: RunFolder, number: int) -> Mapping[str, Any]:
+    """Return the outputs of a trial's newest attempt that has trained; empty without any."""
     attempts = suite.trial(number).path / "attempts"
     for attempt in sorted(attempts.glob("*"), reverse=True):
         result = read_record(StepFolder(attempt).result, StepResult)
-        world_size = result.outputs.get("world_size") if result else None
-        if isinstance(world_size, int):
-            return {"nodes": nodes, "ranks_per_node": max(world_size // nodes, 1)}
+        if result and isinstance(result.outputs.get("world_size"), int):
+            return result.outputs
     return {}
+
+
+def _launch(trained: Mapping[str, Any], nodes: int) -> dict[str, int]:
+    """Return the launch of a training; empty without one."""
+    world_size = trained.get("world_size", 0)
+    return {"nodes": nodes, "ranks_per_node": max(world_size // nodes, 1)} if world_size else {}
 
 
 def _fingerprint(dataset: str) -> str:
