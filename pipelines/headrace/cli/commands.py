@@ -26,6 +26,8 @@ _PANELS: dict[str, dict[str, tuple[str, str]]] = {
         "resume": ("runs:resume", "Continue a run that was interrupted."),
         "rerun": ("origins:rerun", "Run a run or a trial once more, from its record alone."),
         "lock": ("origins:lock", "Print the packages of a run as a requirements file."),
+        "package": ("origins:package", "Write a run as one file for another home."),
+        "adopt": ("origins:adopt", "Enter the run of a package."),
         "cancel": ("runs:cancel", "Ask the running steps of a run to stop."),
         "check": ("check:check", "Check a recipe on one real batch, without a lease."),
         "plan": ("plan:plan", "Show what a run would request from a site, take and cost."),

@@ -1,4 +1,4 @@
-"""The commands diff and rerun: what runs and trials consist of, and how to repeat one."""
+"""What runs and trials consist of: diff, rerun, lock, package and adopt."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.filesize import decimal
 
 from headrace.cli import arguments
-from headrace.cli.console import JsonOption, open_console, tell, tell_json
+from headrace.cli.console import JsonOption, SiteOption, open_console, tell, tell_json
 from headrace.cli.listing import ListColumn, Listing, tell_list
 from headrace.cli.runs import carry_out, request_of
-from headrace.files.layout import RunFolder
+from headrace.errors import UserError
+from headrace.files.layout import RunFolder, SiteFolder
 from headrace.ledger.ledger import open_ledger
+from headrace.objects.store import is_remote
+from headrace.recipe.load import load_site
 from headrace.runs.code_state import CodeSnapshot
 from headrace.runs.lifecycle import create_run
 from headrace.runs.lock import begin_in, frozen_environment, read_lock
@@ -110,6 +114,54 @@ def lock(run_id: arguments.NamedRun) -> None:
     run = RunFolder(Path(open_ledger().run(run_id).folder))
     read_lock(run)
     tell(run.lock.read_text().rstrip("\n"))
+
+
+def package(
+    run_id: arguments.NamedRun,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write; default: RUN.tar.")
+    ] = None,
+    with_data: Annotated[
+        bool, typer.Option("--with-data", help="Also its packed dataset.")
+    ] = False,
+) -> None:
+    """Write a run that has ended as one file, which `headrace adopt` opens in another home.
+
+    It has the run's folder (recipe, code, checkpoints, report), the records and logs of its leases,
+    and checksums. Keys of leases, links and hidden files are left out.
+
+    Examples:
+        headrace package digits-20260102-030405-0a1b2c3d
+        headrace package digits-20260102-030405-0a1b2c3d --with-data -o digits.tar
+    """
+    from headrace.execution.package import write_package  # other commands do without
+
+    file = (output or Path(f"{run_id}.tar")).expanduser().absolute()
+    if file.exists():
+        raise UserError(f"{file} exists", "Name another file with -o.")
+    write_package(run_id, file, with_data=with_data)
+    tell(f"{file}: {decimal(file.stat().st_size)}")
+
+
+def adopt(
+    file: Annotated[Path, typer.Argument(help="File of `headrace package`.", dir_okay=False)],
+    site: SiteOption = "laptop",
+) -> None:
+    """Enter the run of a package, so that it is one of yours, in the folder of a site.
+
+    A package has code and settings that run when you evaluate or repeat it: open only those of
+    people you trust.
+
+    Example: headrace adopt digits.tar
+    """
+    from headrace.execution.package import open_package  # other commands do without
+
+    folder = SiteFolder(Path(load_site(site).folder).expanduser().absolute())
+    run_id = open_package(file.expanduser(), folder)
+    tell(f"run {run_id}: {folder.run(run_id).path}")
+    dataset = origin(run_id).dataset
+    if dataset and not is_remote(dataset) and not Path(dataset).expanduser().exists():
+        tell(f"Its dataset is not here: {dataset}")
 
 
 def _request(before: Origin, site: str) -> RunRequest:

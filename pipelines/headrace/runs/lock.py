@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from importlib.metadata import Distribution
+from importlib.util import cache_from_source
 from pathlib import Path
 
 from filelock import FileLock
@@ -108,7 +109,7 @@ def _line(name: str, info: Path) -> str:
         requirement = f"{_LOCAL}{requirement} from {url}"
         if origin["dir_info"].get("editable"):
             at = Path(url.removeprefix("file://"))
-            parts += [git_output(at, *x, "HEAD") or b"" for x in (("rev-parse",), ("diff",))]
+            parts += [git_output(at, verb, "HEAD") or b"" for verb in ("rev-parse", "diff")]
     elif vcs := origin.get("vcs_info"):
         requirement = f"{name} @ {vcs['vcs']}+{url}@{vcs['commit_id']}"
     elif url:
@@ -141,12 +142,14 @@ def _make(folder: Path, lock: Mapping[str, str], today: Mapping[str, str], pytho
 def _link(info: Path, site: Path) -> None:
     """Link a package's files into an environment; its programs are copied for that Python."""
     old_python, python = Path(sys.prefix, "bin/python"), site.parents[2] / "bin/python"
-    for file in Distribution.at(info).files or ():
-        old, new = Path(str(file.locate())), Path(os.path.normpath(site / file))
-        if old.suffix == ".pyc" or not new.is_relative_to(site.parents[2]) or not old.is_file():
+    names = [str(each) for each in Distribution.at(info).files or ()]
+    compiled = [cache_from_source(each) for each in names if each.endswith(".py")]
+    for name in dict.fromkeys((*names, *compiled)):
+        old, new = info.parent / name, Path(os.path.normpath(site / name))
+        if not new.is_relative_to(site.parents[2]) or not old.is_file():
             continue
         new.parent.mkdir(parents=True, exist_ok=True)
-        if file.parts[0] == "..":
+        if name.startswith("../"):
             new.write_bytes(old.read_bytes().replace(os.fsencode(old_python), os.fsencode(python)))
             shutil.copymode(old, new)
             continue
