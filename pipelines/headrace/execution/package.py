@@ -137,14 +137,13 @@ def _extract(file: Path, folder: Path) -> None:
 
 def _move(prepared: Path, package: Package, site: SiteFolder) -> None:
     """Replace the folders of the run's machine in the records of the run and its leases."""
+    places = package.folders | {json.dumps(x)[1:-1]: y for x, y in package.folders.items()}
+    found = "|".join(re.escape(each) for each in sorted(places, key=len, reverse=True))
     code = SiteFolder(prepared).run(package.run_id).code
     for path in (*prepared.glob("runs/**/*.json*"), *prepared.glob("leases/**/*.json*")):
-        if code in path.parents:
-            continue
-        time, text = path.stat().st_mtime, path.read_text()
-        for old, new in package.folders.items():
-            for each in (old, json.dumps(old)[1:-1]):  # some records have only ASCII
-                for end in ("/", '"'):
-                    text = text.replace(each + end, f"{site.path / new}{end}")
-        path.write_text(text)
-        os.utime(path, (time, time))
+        if code not in path.parents:
+            time, text = path.stat().st_mtime, path.read_text()
+            path.write_text(
+                re.sub(f'({found})(?=[/"])', lambda x: str(site.path / places[x[1]]), text)
+            )
+            os.utime(path, (time, time))
