@@ -17,7 +17,6 @@ from headrace.cli.runs import carry_out, request_of
 from headrace.errors import UserError
 from headrace.files.layout import RunFolder, SiteFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.objects.store import is_remote
 from headrace.recipe.load import load_site
 from headrace.runs.code_state import CodeSnapshot
 from headrace.runs.lifecycle import create_run
@@ -159,9 +158,6 @@ def adopt(
     folder = SiteFolder(Path(load_site(site).folder).expanduser().absolute())
     run_id = open_package(file.expanduser(), folder)
     tell(f"run {run_id}: {folder.run(run_id).path}")
-    dataset = origin(run_id).dataset
-    if dataset and not is_remote(dataset) and not Path(dataset).expanduser().exists():
-        tell(f"Its dataset is not here: {dataset}")
 
 
 def _request(before: Origin, site: str) -> RunRequest:

@@ -166,6 +166,6 @@ def _uv(part: str, *arguments: str) -> str:
         raise UserError("uv is missing; it makes the environment", "Install it: pip install uv")
     done = subprocess.run([uv, "--quiet", *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
-        hint = "Name an index that has it (UV_INDEX, UV_FIND_LINKS), or leave --frozen out."
+        hint = "Install it, name its index (UV_INDEX, UV_FIND_LINKS), or leave --frozen out."
         raise UserError(f"{part}: uv failed: {done.stderr.strip()}", hint)
     return done.stdout
