@@ -124,9 +124,9 @@ def package(
         bool, typer.Option("--with-data", help="Also its packed dataset.")
     ] = False,
 ) -> None:
-    """Write a run that has ended as one file, which `headrace adopt` opens in another home.
+    """Write a run as one file for another home.
 
-    It has the run's folder (recipe, code, checkpoints, report), the records and logs of its leases,
+    The run has ended; `headrace adopt` opens the file. It has the run's folder (recipe, code, checkpoints, report), the records and logs of its leases,
     and checksums. Keys of leases, links and hidden files are left out.
 
     Examples:
@@ -146,9 +146,9 @@ def adopt(
     file: Annotated[Path, typer.Argument(help="File of `headrace package`.", dir_okay=False)],
     site: SiteOption = "laptop",
 ) -> None:
-    """Enter the run of a package, so that it is one of yours, in the folder of a site.
+    """Enter the run of a package.
 
-    A package has code and settings that run when you evaluate or repeat it: open only those of
+    Its files come into the folder of a site. A package has code and settings that run when you evaluate or repeat it: open only those of
     people you trust.
 
     Example: headrace adopt digits.tar
