@@ -12,7 +12,7 @@ BUDGETS = {
     "headrace": 1607,
     "headrace/batch": 2471,
     "headrace/checkpoints": 955,
-    "headrace/cli": 4882,
+    "headrace/cli": 4883,
     "headrace/clusters": 6173,
     "headrace/data": 3077,
     "headrace/evaluation": 3008,

@@ -126,8 +126,9 @@ def package(
 ) -> None:
     """Write a run as one file for another home.
 
-    The run has ended; `headrace adopt` opens the file. It has the run's folder (recipe, code, checkpoints, report), the records and logs of its leases,
-    and checksums. Keys of leases, links and hidden files are left out.
+    The run has ended; `headrace adopt` opens the file. It has the run's folder (recipe, code,
+    checkpoints, report), records and logs of its leases, and checksums. Keys of leases, links and
+    hidden files are left out.
 
     Examples:
         headrace package digits-20260102-030405-0a1b2c3d
@@ -148,8 +149,8 @@ def adopt(
 ) -> None:
     """Enter the run of a package.
 
-    Its files come into the folder of a site. A package has code and settings that run when you evaluate or repeat it: open only those of
-    people you trust.
+    Its files come into the folder of a site. A package has code and settings that run when you
+    evaluate or repeat it: open only those of people you trust.
 
     Example: headrace adopt digits.tar
     """
