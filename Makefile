@@ -23,7 +23,7 @@ QUICK = -m "not nightly and not slow"
 ENGINE = tests/unit tests/contract
 
 .PHONY: help wheel demo test check setup system-packages static lint types imports unit contract satellites dags integration \
-	chaos docs nightly gpu-check real-cuda-image real-tensorflow real-nfs real-power real-systemd site reference images mutants slurm-up slurm-down format pins clean
+	chaos docs nightly gpu-check real-cuda-image real-tensorflow real-nfs real-power real-systemd real-install site reference images mutants slurm-up slurm-down format pins clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | \
@@ -86,6 +86,9 @@ real-nfs: setup system-packages ## Runs, kills and a suite on three machines wit
 
 real-systemd: setup system-packages ## The unit of deploy/systemd on a booted Debian (as root, with mmdebstrap; 20 minutes)
 	@exec $(PYTEST) -s tests/real/systemd.py $(ARGS)
+
+real-install: ## dist/, installed without the checkout from pip's index, and the digits trained by it (3 GB, minutes)
+	@exec scripts/real/install.sh
 
 real-power: setup ## The digits on an emulated POWER (ARGS='--arch arm64'); as root, a root of 2 GB, minutes
 	@exec scripts/real/power.sh $(ARGS)

@@ -188,7 +188,11 @@ class NoDatasetError(ManifestError):
 
 
 class EvaluationError(DataError):
-    """Predictions cannot be evaluated, or the model misses the required quality."""
+    """Predictions cannot be evaluated."""
+
+
+class MetricsError(EvaluationError):
+    """The model misses `evaluate.min_metrics` or `max_metrics`."""
 
 
 class StoreError(HeadraceError):

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from headrace import __version__
-from headrace.cli import EXIT_INTERRUPTED
+from headrace.cli import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE
 from headrace.cli.command_group import Command, CommandGroup
 from headrace.cli.console import open_console, outlive_readers, output_problem
 from headrace.errors import HeadraceError, StorageError
@@ -29,6 +29,9 @@ _PANELS: dict[str, dict[str, tuple[str, str]]] = {
             "Show a run live; Ctrl-C ends only this view.",
         ),
         "rerun": ("origins:rerun", "Run a run or a trial once more, from its record alone."),
+        "lock": ("origins:lock", "Print the packages of a run as a requirements file."),
+        "package": ("origins:package", "Write a run as one file for another home."),
+        "adopt": ("origins:adopt", "Enter the run of a package."),
         "cancel": ("runs:cancel", "Ask the running steps of a run to stop."),
         "check": ("check:check", "Check a recipe on one real batch, without a lease."),
         "plan": ("plan:plan", "Show what a run would request from a site, take and cost."),
@@ -75,9 +78,6 @@ _OWN = {
     for name, (target, summary) in commands.items()
 }
 
-_EXIT_ERROR = 1
-_EXIT_USAGE = 2
-
 
 class _Root(CommandGroup):
     group, own = COMMANDS, _OWN
@@ -119,17 +119,17 @@ def run() -> None:
         if ended.code or problem is None:
             raise
         _tell(StorageError(f"standard output cannot be written: {problem.strerror}"))
-        sys.exit(_EXIT_ERROR)
+        sys.exit(EXIT_ERROR)
     except HeadraceError as error:
         _tell(error)
-        sys.exit(_EXIT_USAGE if error.failure_class.value == "user_error" else _EXIT_ERROR)
+        sys.exit(EXIT_USAGE if error.failure_class.value == "user_error" else EXIT_ERROR)
     except (OSError, RuntimeError) as error:
         is_loop = str(error).startswith("Symlink loop")  # pathlib's text for links
         named = storage_error(system_error(error) if is_loop else error, Path())
         if named is None:
             raise
         _tell(named)
-        sys.exit(_EXIT_ERROR)
+        sys.exit(EXIT_ERROR)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
 

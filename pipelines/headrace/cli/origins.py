@@ -1,25 +1,29 @@
-"""The commands diff and rerun: what runs and trials consist of, and how to repeat one."""
+"""What runs and trials consist of: diff, rerun, lock, package and adopt."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.filesize import decimal
 
 from headrace.cli import arguments
-from headrace.cli.console import JsonOption, open_console, tell, tell_json
+from headrace.cli.console import JsonOption, SiteOption, open_console, tell, tell_json
 from headrace.cli.detaching import Detaching, DetachOption
 from headrace.cli.listing import ListColumn, Listing, tell_list
 from headrace.cli.runs import carry_out, request_of
 from headrace.errors import UserError
-from headrace.files.layout import RunFolder
+from headrace.files.layout import RunFolder, SiteFolder
+from headrace.recipe.load import load_site
 from headrace.runs.code_state import CodeSnapshot
 from headrace.runs.lifecycle import create_run
-from headrace.runs.names import named
+from headrace.runs.lock import begin_in, frozen_environment, read_lock
+from headrace.runs.names import named, there
 from headrace.runs.origin import Beside, Origin, origin, side_by_side, today
 from headrace.runs.runs import RunRequest, run_of_record
 from headrace.status.run_page import compare_page
@@ -59,6 +63,9 @@ def rerun(
         bool, typer.Option("--check", help="Only show what is different today.")
     ] = False,
     site: Annotated[str, arguments.a_site("default: as recorded.")] = "",
+    frozen: Annotated[
+        bool, typer.Option("--frozen", help="With the packages of its lock, in an environment.")
+    ] = False,
     detach: DetachOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -69,20 +76,99 @@ def rerun(
     Python and packages, images of containers, the packed dataset. With `--json` and
     `--detach` it goes to standard error.
 
+    With **--frozen** it begins in an environment with Python and packages of then, which uv makes.
+    It is refused if one is not available. At the end the hashes of the weights are compared.
+
     Examples:
         headrace rerun digits-20260102-030405-0a1b2c3d --check
+        headrace rerun digits-20260102-030405-0a1b2c3d --frozen
         headrace rerun digits-sweep-20260102-030405-0a1b2c3d:3
     """
-    leaving = Detaching(wanted=detach and not check)
     before = origin(name)
+    if frozen and not check:
+        run = RunFolder(Path(before.folder.partition("/trials/")[0]))
+        environment = frozen_environment(run, before.made_with.python)
+        options = (("--site", site) if site else (), ("--json",) * as_json, ("--detach",) * detach)
+        begin_in(environment, ("rerun", before.name, *chain(*options)))
+    leaving = Detaching(wanted=detach and not check)
     found = side_by_side((before, today(before)))
     if as_json and check:
         tell_json(found)
         return
     console = open_console(stderr=as_json or detach)
     _tell_today(before, found, console)
-    if not check:
-        carry_out(create_run(_request(before, site)), leaving, as_json=as_json)
+    if check:
+        return
+    job = create_run(_request(before, site))
+    carry_out(job, leaving, as_json=as_json)
+    after = origin(job.run_id)
+    if before.weights and after.weights:
+        is_same = before.weights == after.weights
+        words = "the same as then" if is_same else f"not the same: then {before.weights}"
+        console.print(f"weights: {after.weights}, {words}")
+        if not is_same:
+            console.print(Listing.of(side_by_side((before, after)), *_columns("then", "now")))
+
+
+def lock(run_id: arguments.NamedRun) -> None:
+    """Print the packages of a run as a requirements file.
+
+    Its comments name Python, the hash of each package's installed files, and packages that were
+    installed from a folder. Installers keep no hashes of wheels; uv gets them from the index.
+
+    Examples:
+        headrace lock digits-20260102-030405-0a1b2c3d
+        headrace lock RUN | uv pip compile --generate-hashes --no-deps -
+    """
+    run = RunFolder(Path(there(run_id).record.folder))
+    read_lock(run)
+    tell(run.lock.read_text().rstrip("\n"))
+
+
+def package(
+    run_id: arguments.NamedRun,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write; default: RUN.tar.")
+    ] = None,
+    with_data: Annotated[
+        bool, typer.Option("--with-data", help="Also its packed dataset.")
+    ] = False,
+) -> None:
+    """Write a run as one file for another home.
+
+    The run has ended; `headrace adopt` opens the file. It has the run's folder (recipe, code,
+    checkpoints, report), records and logs of its leases, and checksums. Keys of leases, links and
+    hidden files are left out.
+
+    Examples:
+        headrace package digits-20260102-030405-0a1b2c3d
+        headrace package digits-20260102-030405-0a1b2c3d --with-data -o digits.tar
+    """
+    from headrace.execution.package import write_package  # other commands do without
+
+    file = (output or Path(f"{run_id}.tar")).expanduser().absolute()
+    if file.exists():
+        raise UserError(f"{file} exists", "Name another file with -o.")
+    write_package(run_id, file, with_data=with_data)
+    tell(f"{file}: {decimal(file.stat().st_size)}")
+
+
+def adopt(
+    file: Annotated[Path, typer.Argument(help="File of `headrace package`.", dir_okay=False)],
+    site: SiteOption = "laptop",
+) -> None:
+    """Enter the run of a package.
+
+    Its files come into the folder of a site. A package has code and settings that run when you
+    evaluate or repeat it: open only those of people you trust.
+
+    Example: headrace adopt digits.tar
+    """
+    from headrace.execution.package import open_package  # other commands do without
+
+    folder = SiteFolder(Path(load_site(site).folder).expanduser().absolute())
+    run_id = open_package(file.expanduser(), folder)
+    tell(f"run {run_id}: {folder.run(run_id).path}")
 
 
 def _request(before: Origin, site: str) -> RunRequest:
@@ -115,6 +201,9 @@ def _ways_back(before: Origin, found: Sequence[Beside]) -> Iterator[str]:
         if CodeSnapshot.of(run).digests:
             yield "The code that the recipe names is taken from the run's own copy."
         yield f"To restore the code: git -C {then.code_folder} checkout {then.git.commit}{apply}"
+    for tree in CodeSnapshot.of(run).trees:
+        if tree.not_copied:
+            yield f"Not in the run's copy of {tree.source}: {', '.join(tree.not_copied)}"
     if then.left_out:
         yield f"Uncommitted then, and too large to be recorded: {', '.join(then.left_out)}"
 

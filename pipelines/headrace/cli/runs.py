@@ -13,14 +13,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from headrace.cli import arguments
+from headrace.cli import EXIT_ERROR, EXIT_METRICS, arguments
 from headrace.cli.arguments import NamedRun, Overrides, Recipe, RunArgument
 from headrace.cli.console import JsonOption, SiteOption, open_console, outlive_terminal, tell_json
 from headrace.cli.detaching import Detaching, DetachOption
 from headrace.cli.run_status import abandoned_runs
 from headrace.cli.view import print_failures
 from headrace.cli.watching import Watching, end_of
-from headrace.errors import UserError
+from headrace.errors import MetricsError, UserError
 from headrace.execution.execute import execute
 from headrace.execution.reap import ask_to_stop, end_run
 from headrace.execution.resume import take_over_changed, take_over_run
@@ -57,7 +57,8 @@ def run(  # noqa: PLR0913  options of a command
 
     The command stays until the run has ended; Ctrl-C cancels it and closes its leases. The run
     continues if the terminal is closed: `headrace attach` shows it in another one. The exit code
-    is 0 if the run succeeded, 1 if it did not, 2 if the request is invalid.
+    is 0 if the run succeeded, 1 if it did not, 2 if the request is invalid, 3 if the model misses
+    `evaluate.min_metrics` or `max_metrics`, 130 after Ctrl-C.
 
     With **--detach** the command checks the request, prints the run's id on standard output, and
     ends with code 0; the run continues in a process of its own.
@@ -69,6 +70,7 @@ def run(  # noqa: PLR0913  options of a command
     Examples:
         headrace run digits
         headrace run digits --site laptop trainer.max_epochs=3 seed=1
+        headrace run digits evaluate.min_metrics.accuracy=0.9 --json
         headrace run my-recipe.yaml --site my-site.yaml
         headrace run my-recipe.yaml --site my-site.yaml --rehearse
         RUN=$(headrace run digits --detach); headrace attach $RUN
@@ -118,7 +120,7 @@ def carry_out(job: Run, leaving: Detaching, *, as_json: bool, to_stderr: bool = 
 
 
 def tell_end(view: RunDetails, console: Console, *, as_json: bool) -> None:
-    """Show how a run has ended, and exit with code 1 if it did not succeed."""
+    """Show how a run has ended; exit with code 1, or 3 for its metrics, if it did not succeed."""
     if as_json:
         tell_json(view)
 
@@ -129,7 +131,8 @@ def tell_end(view: RunDetails, console: Console, *, as_json: bool) -> None:
 
     inform(RunFolder(Path(view.folder)), "end of the run on the terminal", show, within_s=None)
     if view.state is not StepState.SUCCEEDED:
-        raise typer.Exit(1)
+        missed = any(step.error == MetricsError.__name__ for step in view.steps)
+        raise typer.Exit(EXIT_METRICS if missed else EXIT_ERROR)
 
 
 def sweep(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headrace.errors import DataError, EvaluationError, RecipeError
+from headrace.errors import DataError, MetricsError, RecipeError
 from headrace.files.layout import RunFolder, checkpoint_name, kept_name
 from headrace.files.manifest import Manifest
 from headrace.objects.store import read_manifest_at
@@ -209,10 +209,10 @@ def shortfalls(metrics: Mapping[str, float], spec: EvaluateSpec) -> tuple[str, .
 
 
 def require(metrics: Mapping[str, float], spec: EvaluateSpec, report: str) -> None:
-    """Raise an `EvaluationError` when a metric misses `min_metrics` or `max_metrics`."""
+    """Raise a `MetricsError` when a metric misses `min_metrics` or `max_metrics`."""
     missed = shortfalls(metrics, spec)
     if missed:
-        raise EvaluationError(
+        raise MetricsError(
             f"The model is not as good as asked for: {'; '.join(missed)}",
             f"The report is {report}; change `evaluate.min_metrics` or `max_metrics`, or train "
             "longer or better.",

@@ -177,7 +177,7 @@ def _adopt(site: SiteFolder, run_id: str, found: Sequence[LeaseFolder]) -> Itera
         return
     jobs = {folder.lease_id: _job_of(folder) for folder in new}
     for folder in sorted(found, key=lambda each: each.spec.stat().st_mtime):
-        _enter_lease(folder)
+        enter_lease(folder)
     for folder in new:
         state = LeaseFiles.read(folder).state()
         job = jobs[folder.lease_id]
@@ -214,7 +214,8 @@ def _enter_run(site: SiteFolder, run_id: str) -> Run:
     return run
 
 
-def _enter_lease(folder: LeaseFolder) -> None:
+def enter_lease(folder: LeaseFolder) -> None:
+    """Enter a lease of a known run with its steps; what the ledger has stays."""
     files = LeaseFiles.read(folder)
     spec = files.spec
     record = run_leases.recorded(open_run(spec.run_id), spec.role_name, spec.lease_id)

@@ -148,6 +148,8 @@ class RunFolder(Folder):
     """Failures of parts that only inform, append-only; absent if there are none."""
     provenance = Entry("provenance.json")
     """Git commit, versions, command, host."""
+    lock = Entry("requirements.txt")
+    """Its packages, for `rerun --frozen`."""
     diff = Entry("working-tree.diff")
     """Uncommitted changes; absent if there are none."""
     code = Entry("code")

@@ -135,12 +135,17 @@ def code_state(
 
 
 def _installed() -> dict[str, str]:
-    """Return the versions of all installed packages by name; the first on Python's path counts."""
-    found: dict[str, str] = {}
-    for folder in sys.path:
-        for info in Path(folder).glob("*.dist-info") if folder else ():
-            name, _, version = info.name.removesuffix(".dist-info").partition("-")
-            found.setdefault(name.lower().replace("_", "-"), version)
+    """Return the versions of all installed packages by name."""
+    infos = dist_infos(sys.path).items()
+    return {name: info.name.removesuffix(".dist-info").partition("-")[2] for name, info in infos}
+
+
+def dist_infos(folders: Iterable[str]) -> dict[str, Path]:
+    """Return the `.dist-info` folders of a module path by package; the first of a name counts."""
+    found: dict[str, Path] = {}
+    for folder in filter(None, folders):
+        for info in Path(folder).glob("*.dist-info"):
+            found.setdefault(info.name.partition("-")[0].lower().replace("_", "-"), info)
     return dict(sorted(found.items()))
 
 

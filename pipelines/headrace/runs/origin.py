@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from headrace.errors import ManifestError, StepError
 from headrace.files.atomic import read_bytes, read_record
@@ -49,6 +49,8 @@ class Origin(Figures):
     """Processors, GPUs and libraries of linear algebra of its training; empty if unknown."""
     metrics: dict[str, float] = {}
     """Last metrics of training and evaluation."""
+    weights: str = ""
+    """Hash of its trained weights; empty if unknown."""
     launch: dict[str, int] = {}
     """Of a trial: `train.nodes` and `train.ranks_per_node` of its last training, which may be fewer
     than in the recipe."""
@@ -83,6 +85,7 @@ def origin(name: str) -> Origin:
         _check_recipe(name, suite, trial, recipe)
     evaluated = run_of_folder(run_id, suite).request.of
     packed = outputs_of(evaluated or run_id).get("pack", {})
+    trained = _trained(suite, trial.number) if trial else outputs_of(run_id).get("train", {})
     made_with, diff = read_provenance(suite), read_bytes(suite.diff)
     is_clean = made_with.git is not None and not made_with.git.dirty
     return Origin(
@@ -96,7 +99,8 @@ def origin(name: str) -> Origin:
         fingerprint=str(packed.get("fingerprint", "")),
         machine=facts_of_all(row.machine for rows in read_usage(folder).values() for row in rows),
         metrics=trial.metrics if trial else run_metrics(outputs_of(run_id)),
-        launch=_launch(suite, trial.number, recipe.train.nodes or 1) if trial else {},
+        weights=str(trained.get("weights_xxh3", "")),
+        launch=_launch(trained, recipe.train.nodes or 1) if trial else {},
     )
 
 
@@ -140,15 +144,20 @@ def _check_recipe(name: str, suite: RunFolder, row: TrialRecord, recipe: Recipe)
             raise edited("recipe", name, suite.trial(row.number))
 
 
-def _launch(suite: RunFolder, number: int, nodes: int) -> dict[str, int]:
-    """Return the launch of the newest attempt that has trained; empty without any."""
+def _trained(suite: RunFolder, number: int) -> Mapping[str, Any]:
+    """Return the outputs of a trial's newest attempt that has trained; empty without any."""
     attempts = suite.trial(number).path / "attempts"
     for attempt in sorted(attempts.glob("*"), reverse=True):
         result = read_record(StepFolder(attempt).result, StepResult)
-        world_size = result.outputs.get("world_size") if result else None
-        if isinstance(world_size, int):
-            return {"nodes": nodes, "ranks_per_node": max(world_size // nodes, 1)}
+        if result and isinstance(result.outputs.get("world_size"), int):
+            return result.outputs
     return {}
+
+
+def _launch(trained: Mapping[str, Any], nodes: int) -> dict[str, int]:
+    """Return the launch of a training; empty without one."""
+    world_size = trained.get("world_size", 0)
+    return {"nodes": nodes, "ranks_per_node": max(world_size // nodes, 1)} if world_size else {}
 
 
 def _fingerprint(dataset: str) -> str:

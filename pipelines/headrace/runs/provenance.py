@@ -23,6 +23,7 @@ from headrace.recipe.load import BUILT_IN, load_recipe, locate
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.unix_accounts import account
 from headrace.runs.code_state import CodeState, code_state
+from headrace.runs.lock import write_lock
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ def write_provenance(
     found = inform(run, "state of the code", asked, tuple, DECISION_S)
     made_with, diff = found or (CodeState(code_folder=str(folder)), None)
     left_out = made_with.left_out
+    inform(run, "lock of the packages", partial(write_lock, run), None, DECISION_S)
     if diff is not None:
         write_bytes(run.diff, diff)
     if left_out:

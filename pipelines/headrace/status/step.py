@@ -37,6 +37,8 @@ class StepView(StepSeen):
     """Why it failed; empty if it did not."""
     failure_class: FailureClass | None = None
     """Class of the failure; decides whether it was tried again."""
+    error: str = ""
+    """Name of the error's class; empty if unknown."""
     where: str = ""
     """Rank, worker or node it failed on, if known."""
     trace: str = ""
@@ -211,6 +213,7 @@ def _by_files(row: AttemptRecord, folder: StepFolder | None) -> dict[str, object
         "status": status,
         "message": row.message or (failure.message if failure else ""),
         "failure_class": row.failure_class or (failure.failure_class if failure else None),
+        "error": failure.error if failure else "",
         "where": failure.where if failure else "",
         "trace": failure.trace if failure else "",
         "folder": str(folder.path) if folder else "",
