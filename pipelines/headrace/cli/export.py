@@ -1,7 +1,11 @@
-"""The command export: trained weights as files for other programs."""
+"""The command export: a trained model as files for other programs."""
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,17 +16,24 @@ from rich.filesize import decimal
 from headrace.cli import arguments
 from headrace.cli.console import JsonOption, open_console, tell_json
 from headrace.errors import UserError
+from headrace.files.atomic import publish_folder
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
+from headrace.objects.store import is_remote, open_store
+from headrace.runs.costs import run_cost
+from headrace.runs.origin import Origin, origin
 from headrace.steps.context import resolved
 
 if TYPE_CHECKING:
     from headrace.checkpoints.weights import Exported
+    from headrace.evaluation.export import Model
 
 
 class Format(str, Enum):
     """What can be written; typer before 0.19 does not support `Literal`."""
 
+    FOLDER = "folder"
+    ONNX = "onnx"
     WEIGHTS = "weights"
     SAFETENSORS = "safetensors"
 
@@ -31,44 +42,122 @@ class Format(str, Enum):
 
 def export(
     what: Annotated[str, arguments.a_run("Id of a run, or a file.", "RUN|CHECKPOINT")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
-    form: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.WEIGHTS,
+    output: Annotated[str, typer.Option("--output", "-o", help="Folder, s3:// prefix or file.")],
+    form: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.FOLDER,
     checkpoint: Annotated[
         str, typer.Option(help="Of a run: best, last, or a number of steps. Default: best, if any.")
     ] = "",
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    licence: Annotated[str, typer.Option(help="Licence for the model card, as apache-2.0.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Replace what exists.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write trained weights for other programs.
+    """Write a trained model for programs without headrace.
 
-    The file is written completely or not at all. Formats: **weights**, a `state_dict` for
-    `torch.load(…, weights_only=True)`; **safetensors**, without pickle.
+    Formats: **folder**, which Hugging Face opens too: weights (`model.safetensors`), a program of
+    `torch.export` (`model.pt2`), classes, signature and preprocessing (`headrace.json`), the
+    model's arguments (`config.json`), and a model card (`README.md`); **onnx**, the same with
+    `model.onnx`; **weights**, one file, a `state_dict` for `torch.load(…, weights_only=True)`;
+    **safetensors**, one file without pickle. It is written completely or not at all.
 
     Examples:
-        headrace export digits-20260102-030405-0a1b2c3d -o digits.pt
-        headrace export RUN --checkpoint best --format safetensors -o digits.safetensors
-        headrace export path/to/final.ckpt -o weights.pt --force --json
+        headrace export digits-20260102-030405-0a1b2c3d -o digits
+        headrace export RUN --checkpoint best --format onnx -o s3://models/digits
+        headrace export path/to/final.ckpt --format weights -o weights.pt --force --json
     """
-    output = output.expanduser().absolute()
-    if output.exists() and not force:
-        raise UserError(f"{output} exists", "Name another file, or replace it with --force.")
-    if not output.parent.is_dir():
-        raise UserError(f"The folder {output.parent} does not exist", "Make it, or name another.")
+    is_folder = form in (Format.FOLDER, Format.ONNX)
     found = Path(what).expanduser().absolute()
     if found.exists():
         if checkpoint:
             raise UserError("--checkpoint needs the id of a run, not a file", "Leave it out.")
-        run, file = _run_of(found), found
+        if is_folder:
+            hint = "Name the run, or take --format weights or safetensors."
+            raise UserError(f"--format {form} needs the id of a run, not the file {what}", hint)
+        run, file, of = _run_of(found), found, None
     else:
         from headrace.checkpoints.files import chosen
 
-        run = RunFolder(Path(open_ledger().run(what).folder))
+        of = origin(what)
+        run = RunFolder(Path(of.folder))
         file = chosen(run, checkpoint)
-    from headrace.checkpoints.weights import export_weights
+    with _written(output, force=force, is_folder=is_folder) as target:
+        done: Model | Exported
+        if of is not None and run is not None and is_folder:
+            from headrace.evaluation.export import Source, export_model
 
-    pickled = run is not None and resolved(run)[1].pickled_checkpoints == "allow"
-    done = export_weights(file, output, form.value, pickled=pickled)
+            source = Source(
+                name=what, dataset=of.dataset, checkpoint=str(file), metrics=of.metrics,
+                facts=_facts(of, what), licence=licence,
+            )  # fmt: skip
+            done = export_model(of.recipe, resolved(run)[1], source, target, onnx=form == "onnx")
+        else:
+            from headrace.checkpoints.weights import WeightsFormat, export_weights
+
+            pickled = run is not None and resolved(run)[1].pickled_checkpoints == "allow"
+            one_file: WeightsFormat = "weights" if form is Format.WEIGHTS else "safetensors"
+            done = export_weights(file, target, one_file, pickled=pickled)
+    done = done.model_copy(update={"path": output})
     tell_json(done) if as_json else _tell(done)
+
+
+@contextmanager
+def _written(output: str, *, force: bool, is_folder: bool) -> Iterator[Path]:
+    """Yield a temporary path whose content gets the name `output` when the block ends well."""
+    if is_remote(output):
+        if not is_folder:
+            raise UserError(f"{output} is no local file", "Object stores take --format folder.")
+        store = open_store(output)
+        if not force and store.stat(_LAST) is not None:
+            raise _exists(output)
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder)
+            store.delete(_LAST)  # readers look for it first
+            for path in sorted(Path(folder).iterdir(), key=lambda path: path.name == _LAST):
+                store.upload(path, path.name)
+        return
+    target = Path(output).expanduser().absolute()
+    if target.exists() and not force:
+        raise _exists(output)
+    if not target.parent.is_dir():
+        raise UserError(f"The folder {target.parent} does not exist", "Make it, or name another.")
+    if target.exists() and target.is_dir() != is_folder:
+        raise UserError(f"{output} is {'no ' * is_folder}folder", "Name another.")
+    if not is_folder:
+        yield target
+        return
+    if target.exists() and any(target.iterdir()) and not (target / _LAST).exists():
+        raise UserError(f"{output} holds other files than an export", "Name another folder.")
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
+        made, before = Path(folder, "new"), Path(folder, "old")
+        made.mkdir()
+        yield made
+        if target.exists():
+            target.rename(before)
+        if not publish_folder(made, target):
+            raise _exists(output)
+
+
+_LAST = "headrace.json"
+"""File of a folder that is uploaded last: an export without it is incomplete."""
+
+
+def _exists(output: str) -> UserError:
+    return UserError(f"{output} exists", "Name another, or replace it with --force.")
+
+
+def _facts(of: Origin, what: str) -> dict[str, str]:
+    """Return what the model card says about the training; a trial's cost is its suite's."""
+    cost, rows = run_cost(what), open_ledger().usage(what.partition(":")[0])
+    wh = [each for row in rows for each in (row.energy_wh, row.cpu_energy_wh) if each is not None]
+    git = of.made_with.git
+    known = {
+        "Code": "unknown" if git is None else git.commit + " and changes" * git.dirty,
+        "Machine": "; ".join(of.machine.values()),
+        "Machine hours": f"{cost.hours:.3g}" if cost else "",
+        "Cost": f"${cost.usd:.4g}" if cost and not cost.unpriced else "",
+        "Energy": f"{sum(wh) / 1000:.4g} kWh" if wh else "",
+        "Seed": str(of.recipe.seed),
+    }
+    return {key: value or "unknown" for key, value in known.items()}
 
 
 def _run_of(checkpoint: Path) -> RunFolder | None:
@@ -77,9 +166,9 @@ def _run_of(checkpoint: Path) -> RunFolder | None:
     return run if checkpoint.parent == run.checkpoints and run.recipe.exists() else None
 
 
-def _tell(done: Exported) -> None:
+def _tell(done: Exported | Model) -> None:
     console = open_console()
-    step = "" if done.step is None else f", after {done.step:,} steps"
-    console.print(f"{done.path}: {decimal(done.num_bytes)}, {done.format}")
-    console.print(f"{done.num_values:,} values in {done.num_tensors:,} tensors{step}")
-    console.print(f"from {done.checkpoint}")
+    console.print(f"{done.path}: {decimal(done.num_bytes)}")
+    for name, value in done.model_dump(exclude={"path", "num_bytes"}, exclude_none=True).items():
+        if value:
+            console.print(f"  {name}: {value}")
