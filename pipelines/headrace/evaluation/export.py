@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -85,7 +87,7 @@ class _Program(nn.Module):
 
     def forward(self, *fields: Tensor) -> Any:
         """Return the outputs for a batch of fields."""
-        return self._predictor.outputs({**self._batch, **dict(zip(self._names, fields))})
+        return self._predictor.outputs({**self._batch, **dict(zip(self._names, fields, strict=True))})
 
 
 def export_model(
@@ -108,21 +110,22 @@ def export_model(
     difference, why, program = None, "", None
     with split_on_node(recipe, site, source.dataset, spec.split, None) as split:
         predictor = predictor_of(recipe, site, checkpoint, split, spec)
-        batch = next(predictor.batches(0, min(_EXAMPLES, split.num_samples)))
+        batch = next(predictor.batches(0, min(_EXAMPLES, len(split))))
         manifest = split.manifest
     try:
         program, inputs, wanted = _traced(predictor, batch)
-        torch.export.save(program, folder / "model.pt2")
-        loaded = torch.export.load(folder / "model.pt2").module()(*inputs.values())
-        difference = _difference(wanted, _named(loaded), "model.pt2")
-    except DataError:
-        raise
-    except Exception as error:
+    except Exception as error:  # of torch, or of the model's own code while it is traced
         why = f"torch.export does not take this model: {str(error).strip().splitlines()[0]}"
         if onnx:
             hint = "Export without --format onnx: the weights need the model's class."
             raise UserError(why, hint) from error
         inputs, wanted = _tensors(batch), _named(predictor.outputs(batch))
+    else:
+        with _quiet():
+            torch.export.save(program, folder / "model.pt2")
+        with torch.inference_mode(), _quiet():
+            found = torch.export.load(folder / "model.pt2").module()(*inputs.values())
+        difference = _difference(wanted, _named(found), "model.pt2")
     if onnx and program is not None:
         difference = _write_onnx(program, inputs, wanted, folder / "model.onnx")
     config = recipe.model.as_config() if recipe.model else {}
@@ -184,8 +187,16 @@ def _traced(
 def _trace(predictor: Predictor, batch: Batch, inputs: Mapping[str, Tensor]) -> ExportedProgram:
     made = _Program(predictor, batch, tuple(inputs)).eval()
     any_number = tuple({0: Dim.AUTO} for _ in inputs)
-    with torch.no_grad():
+    with torch.no_grad(), _quiet():
         return torch.export.export(made, tuple(inputs.values()), dynamic_shapes=(any_number,))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Ignore warnings of PyTorch about its own code."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _named(outputs: Any) -> dict[str, Tensor]:
@@ -207,7 +218,7 @@ def _signature(values: Mapping[str, Tensor]) -> dict[str, str]:
 def _difference(wanted: Mapping[str, Tensor], found: Mapping[str, Any], file: str) -> float:
     """Return the largest difference; raise a `DataError` if it exceeds the tolerance."""
     pairs = zip(wanted.values(), found.values(), strict=True)
-    numbers = [(np.asarray(a.cpu(), float), np.asarray(b, float)) for a, b in pairs]
+    numbers = [(np.asarray(a.detach().cpu(), float), np.asarray(b, float)) for a, b in pairs]
     largest = max((float(np.abs(a - b).max()) for a, b in numbers if a.size), default=0.0)
     if not all(np.allclose(a, b, rtol=_RTOL, atol=_ATOL, equal_nan=True) for a, b in numbers):
         raise DataError(
@@ -225,11 +236,12 @@ def _write_onnx(
     import onnxruntime
 
     try:
-        made = torch.onnx.export(
-            program, (), input_names=list(inputs), output_names=list(wanted), verbose=False
-        )
+        with _quiet():
+            names = {"input_names": list(inputs), "output_names": list(wanted)}
+            made = torch.onnx.export(program, (), **names, verbose=False)
     except Exception as error:
-        what = f"ONNX does not take this model: {str(error).strip().splitlines()[0]}"
+        why = str(error.__cause__ or error).strip().splitlines()[0]
+        what = f"ONNX does not take this model: {why}"
         raise UserError(what, "Export without --format onnx, and use model.pt2.") from error
     proto = made.model_proto
     for node in (*proto.graph.node, *(node for each in proto.functions for node in each.node)):
@@ -273,7 +285,7 @@ def _template() -> Any:
     made = Environment(
         loader=loader, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True,
         autoescape=False,
-    )  # fmt: skip  # noqa: S701  Markdown
+    )  # fmt: skip
     return made.get_template("model_card.md.jinja")
 
 
