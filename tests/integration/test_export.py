@@ -7,16 +7,21 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
 from sklearn.datasets import load_digits
 
 from headrace.errors import HeadraceError, UserError
+from headrace.evaluation.merge import SCORES
 from headrace.evaluation.predict import predictor_of
 from headrace.examples.digits_model import DigitsClassifier
+from headrace.objects.store import open_store
+from headrace.recipe.load import load_site
 from headrace.runs.runs import Run
 from headrace.shards.dataset import ShardedDataset
 from support.command_line import headrace
@@ -39,7 +44,7 @@ image = numpy.stack([numpy.array(Image.open(sys.argv[1]))])
 NAMES = tuple("0123456789")
 
 
-def digits_run(source: Path, *overrides: str) -> Run:
+def digits_run(source: Path, **request: Any) -> Run:
     """A run of the digits with a dataset and a checkpoint, not trained."""
     digits = load_digits()
     pixels = np.rint(digits.images[:200] * 255 / 16).astype(np.uint8)
@@ -47,7 +52,7 @@ def digits_run(source: Path, *overrides: str) -> Run:
     fields = {"image": pixels, "label": digits.target[:200].astype(np.int64)}
     write_dataset(dataset, fields, splits={"train": 160, "test": 40}, classes=NAMES)
     Image.fromarray(pixels[160]).save(source / "raw.png")
-    run = make_run(overrides=(f"dataset.source={source}", *overrides))
+    run = make_run(overrides=(f"dataset.source={source}",), **request)
     outputs = {"dataset": str(dataset), "fingerprint": "f00d"}
     step_ended(run, "pack", lease_on_disk(run, "cpu"), 1.0, outputs=outputs)
     scores = {"metrics": {"accuracy": 0.5}}
@@ -66,7 +71,7 @@ def expected_class(run: Run, source: Path) -> int:
     spec = run.recipe.evaluate.variants[0]
     checkpoint = run.folder.checkpoints / "final.ckpt"
     part = predictor_of(run.recipe, run.site, checkpoint, split, spec).predict(0, 1)
-    return int(np.argmax(part.columns["scores"][0]))
+    return int(np.argmax(part.columns[SCORES][0]))
 
 
 def without(code: str, folder: Path, raw: Path, *hidden: str) -> int:
@@ -81,7 +86,8 @@ def without(code: str, folder: Path, raw: Path, *hidden: str) -> int:
 
 
 def snippet(folder: Path) -> str:
-    (found,) = re.findall(r"^```python\n(.*?)^```$", (folder / "README.md").read_text(), re.M | re.S)
+    card = (folder / "README.md").read_text()
+    (found,) = re.findall(r"^```python\n(.*?)^```$", card, re.M | re.S)
     assert len(found.split("\n\n")[-1].strip().splitlines()) <= 3
     return str(found)
 
@@ -136,6 +142,10 @@ def test_a_failed_export_leaves_what_was_there(tmp_path, headrace_home):
     out = tmp_path / "out"
     headrace("export", run.run_id, "-o", str(out))
     before = (out / "model.pt2").read_bytes()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").touch()
+    with pytest.raises(UserError, match="holds other files"):
+        headrace("export", run.run_id, "-o", str(tmp_path / "mine"), "--force")
     (run.folder.checkpoints / "final.ckpt").write_bytes(b"torn")
     with pytest.raises(HeadraceError, match=r"final\.ckpt"):
         headrace("export", run.run_id, "-o", str(out), "--force")
@@ -143,7 +153,21 @@ def test_a_failed_export_leaves_what_was_there(tmp_path, headrace_home):
     (run.folder.checkpoints / "final.ckpt").unlink()
     with pytest.raises(UserError, match="has no checkpoint 'last'"):
         headrace("export", run.run_id, "-o", str(out), "--force")
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").touch()
-    with pytest.raises(UserError, match="holds other files"):
-        headrace("export", run.run_id, "-o", str(tmp_path / "mine"), "--force")
+
+
+def test_an_object_store_gets_a_complete_export(
+    tmp_path, rclone_server, rclone_bucket, headrace_home
+):
+    access = rclone_server.options.model_dump(mode="json")
+    site = load_site("laptop").model_dump(mode="json") | {"s3": access}
+    (tmp_path / "site.yaml").write_text(yaml.safe_dump(site))
+    run = digits_run(tmp_path, site=str(tmp_path / "site.yaml"))
+    words = ("export", run.run_id, "-o", f"{rclone_bucket}/model", "--json")
+    done = json.loads(headrace(*words).stdout)
+    store = open_store(f"{rclone_bucket}/model", rclone_server.options)
+    files = {each.path: each.version for each in store.list_files()}
+    assert set(files) == set(done["files"])
+    with pytest.raises(UserError, match="exists"):
+        headrace(*words)
+    store.delete("headrace.json")  # as of an upload that was killed
+    assert json.loads(headrace(*words).stdout)["files"] == done["files"]

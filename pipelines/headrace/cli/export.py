@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +26,8 @@ from headrace.steps.context import resolved
 if TYPE_CHECKING:
     from headrace.checkpoints.weights import Exported
     from headrace.evaluation.export import Model
+    from headrace.objects.protocol import Store
+    from headrace.recipe.site import StoreOptions
 
 
 class Format(str, Enum):
@@ -40,7 +41,7 @@ class Format(str, Enum):
     __str__ = str.__str__
 
 
-def export(
+def export(  # noqa: PLR0913  one for each option
     what: Annotated[str, arguments.a_run("Id of a run, or a file.", "RUN|CHECKPOINT")],
     output: Annotated[str, typer.Option("--output", "-o", help="Folder, s3:// prefix or file.")],
     form: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.FOLDER,
@@ -79,7 +80,8 @@ def export(
         of = origin(what)
         run = RunFolder(Path(of.folder))
         file = chosen(run, checkpoint)
-    with _written(output, force=force, is_folder=is_folder) as target:
+    s3 = resolved(run)[1].s3 if run is not None else None
+    with _written(output, s3, force=force, is_folder=is_folder) as target:
         done: Model | Exported
         if of is not None and run is not None and is_folder:
             from headrace.evaluation.export import Source, export_model
@@ -100,19 +102,15 @@ def export(
 
 
 @contextmanager
-def _written(output: str, *, force: bool, is_folder: bool) -> Iterator[Path]:
+def _written(
+    output: str, s3: StoreOptions | None, *, force: bool, is_folder: bool
+) -> Iterator[Path]:
     """Yield a temporary path whose content gets the name `output` when the block ends well."""
     if is_remote(output):
         if not is_folder:
             raise UserError(f"{output} is no local file", "Object stores take --format folder.")
-        store = open_store(output)
-        if not force and store.stat(_LAST) is not None:
-            raise _exists(output)
-        with tempfile.TemporaryDirectory() as folder:
-            yield Path(folder)
-            store.delete(_LAST)  # readers look for it first
-            for path in sorted(Path(folder).iterdir(), key=lambda path: path.name == _LAST):
-                store.upload(path, path.name)
+        with _uploaded(open_store(output, s3), force=force) as folder:
+            yield folder
         return
     target = Path(output).expanduser().absolute()
     if target.exists() and not force:
@@ -121,11 +119,28 @@ def _written(output: str, *, force: bool, is_folder: bool) -> Iterator[Path]:
         raise UserError(f"The folder {target.parent} does not exist", "Make it, or name another.")
     if target.exists() and target.is_dir() != is_folder:
         raise UserError(f"{output} is {'no ' * is_folder}folder", "Name another.")
-    if not is_folder:
+    if is_folder:
+        with _replaced(target) as folder:
+            yield folder
+    else:
         yield target
-        return
+
+
+@contextmanager
+def _uploaded(store: Store, *, force: bool) -> Iterator[Path]:
+    if not force and store.stat(_LAST) is not None:
+        raise _exists(store.url)
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+        store.delete(_LAST)  # readers look for it first
+        for path in sorted(Path(folder).iterdir(), key=lambda path: path.name == _LAST):
+            store.upload(path, path.name)
+
+
+@contextmanager
+def _replaced(target: Path) -> Iterator[Path]:
     if target.exists() and any(target.iterdir()) and not (target / _LAST).exists():
-        raise UserError(f"{output} holds other files than an export", "Name another folder.")
+        raise UserError(f"{target} holds other files than an export", "Name another folder.")
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
         made, before = Path(folder, "new"), Path(folder, "old")
         made.mkdir()
@@ -133,7 +148,7 @@ def _written(output: str, *, force: bool, is_folder: bool) -> Iterator[Path]:
         if target.exists():
             target.rename(before)
         if not publish_folder(made, target):
-            raise _exists(output)
+            raise _exists(str(target))
 
 
 _LAST = "headrace.json"

@@ -87,7 +87,8 @@ class _Program(nn.Module):
 
     def forward(self, *fields: Tensor) -> Any:
         """Return the outputs for a batch of fields."""
-        return self._predictor.outputs({**self._batch, **dict(zip(self._names, fields, strict=True))})
+        given = dict(zip(self._names, fields, strict=True))
+        return self._predictor.outputs({**self._batch, **given})
 
 
 def export_model(
@@ -237,8 +238,10 @@ def _write_onnx(
 
     try:
         with _quiet():
-            names = {"input_names": list(inputs), "output_names": list(wanted)}
-            made = torch.onnx.export(program, (), **names, verbose=False)
+            names = list(inputs), list(wanted)
+            made: Any = torch.onnx.export(
+                program, (), input_names=names[0], output_names=names[1], verbose=False
+            )
     except Exception as error:
         why = str(error.__cause__ or error).strip().splitlines()[0]
         what = f"ONNX does not take this model: {why}"
@@ -263,7 +266,7 @@ def _card(recipe: Recipe, source: Source, snippet: str, fingerprint: str, why: s
     front: dict[str, Any] = {"library_name": "pytorch", "tags": ["headrace"]}
     if source.licence:
         front = {"license": source.licence, **front}
-    return _template().render(
+    text: str = _template().render(
         front=yaml.safe_dump(front, sort_keys=False),
         name=recipe.name,
         lead=f"Trained by headrace: {source.name}.",
@@ -277,6 +280,7 @@ def _card(recipe: Recipe, source: Source, snippet: str, fingerprint: str, why: s
             sort_keys=False,
         ),
     )
+    return text
 
 
 @cache
