@@ -71,7 +71,7 @@ def expected_class(run: Run, source: Path) -> int:
     spec = run.recipe.evaluate.variants[0]
     checkpoint = run.folder.checkpoints / "final.ckpt"
     part = predictor_of(run.recipe, run.site, checkpoint, split, spec).predict(0, 1)
-    return int(np.argmax(part.columns[SCORES][0]))
+    return int(np.asarray(part.columns[SCORES])[0].argmax())
 
 
 def without(code: str, folder: Path, raw: Path, *hidden: str) -> int:
@@ -159,7 +159,7 @@ def test_an_object_store_gets_a_complete_export(
     tmp_path, rclone_server, rclone_bucket, headrace_home
 ):
     access = rclone_server.options.model_dump(mode="json")
-    site = load_site("laptop").model_dump(mode="json") | {"s3": access}
+    site = load_site("laptop").model_dump(mode="json", by_alias=True) | {"s3": access}
     (tmp_path / "site.yaml").write_text(yaml.safe_dump(site))
     run = digits_run(tmp_path, site=str(tmp_path / "site.yaml"))
     words = ("export", run.run_id, "-o", f"{rclone_bucket}/model", "--json")
