@@ -13,7 +13,7 @@ BUDGETS = {
     "headrace/batch": 2471,
     "headrace/checkpoints": 955,
     "headrace/cli": 4889,
-    "headrace/clusters": 6171,
+    "headrace/clusters": 6173,
     "headrace/data": 3077,
     "headrace/evaluation": 3331,
     "headrace/examples": 141,
