@@ -29,6 +29,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.recipe.targets import uses
 from headrace.record import Record
+from headrace.steps.context import StepContext
 from headrace.steps.mailbox import StepSpec
 
 _MAX_TAG = 64
@@ -122,14 +123,15 @@ def build_loggers(
 
 
 def log_evaluation(
-    recipe: Recipe,
-    site: Site,
+    context: StepContext,
     run: RunFolder,
-    identity: Identity,
+    fingerprint: str,
     metrics: Mapping[str, float | None],
     step: int | None,
 ) -> None:
     """Send metrics of an evaluation to the loggers of the run that trained the model."""
+    recipe, site = context.recipe, context.site
+    identity = identity_of(run, context.folder, fingerprint, recipe, site)
     known = {name: value for name, value in metrics.items() if value is not None}
     for each in build_loggers(recipe, Allowed.of(recipe, site), run.tensorboard, identity):
         each.log_metrics(known, step)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.filesize import decimal
@@ -15,19 +15,17 @@ from rich.filesize import decimal
 from headrace.cli import arguments
 from headrace.cli.console import JsonOption, open_console, tell_json
 from headrace.errors import UserError
-from headrace.files.atomic import publish_folder
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.objects.store import is_remote, open_store
-from headrace.runs.costs import run_cost
+from headrace.objects.store import open_store
 from headrace.runs.origin import Origin, origin
 from headrace.steps.context import resolved
 
 if TYPE_CHECKING:
-    from headrace.checkpoints.weights import Exported
-    from headrace.evaluation.export import Model
     from headrace.objects.protocol import Store
-    from headrace.recipe.site import StoreOptions
+
+_REGISTRY = "models:/"
+_ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 
 
 class Format(str, Enum):
@@ -43,7 +41,9 @@ class Format(str, Enum):
 
 def export(  # noqa: PLR0913  one for each option
     what: Annotated[str, arguments.a_run("Id of a run, or a file.", "RUN|CHECKPOINT")],
-    output: Annotated[str, typer.Option("--output", "-o", help="Folder, s3:// prefix or file.")],
+    output: Annotated[
+        str, typer.Option("--output", "-o", help="Folder, s3:// prefix, models:/NAME, or a file.")
+    ],
     form: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.FOLDER,
     checkpoint: Annotated[
         str, typer.Option(help="Of a run: best, last, or a number of steps. Default: best, if any.")
@@ -58,118 +58,127 @@ def export(  # noqa: PLR0913  one for each option
     `torch.export` (`model.pt2`), classes, signature and preprocessing (`headrace.json`), the
     model's arguments (`config.json`), and a model card (`README.md`); **onnx**, the same with
     `model.onnx`; **weights**, one file, a `state_dict` for `torch.load(…, weights_only=True)`;
-    **safetensors**, one file without pickle. It is written completely or not at all.
+    **safetensors**, one file without pickle. A folder goes to a path, an object store, or as
+    `models:/NAME` to the registry of the MLflow server at `MLFLOW_TRACKING_URI`.
 
     Examples:
         headrace export digits-20260102-030405-0a1b2c3d -o digits
         headrace export RUN --checkpoint best --format onnx -o s3://models/digits
+        headrace export RUN --format onnx -o models:/digits
         headrace export path/to/final.ckpt --format weights -o weights.pt --force --json
     """
-    is_folder = form in (Format.FOLDER, Format.ONNX)
-    found = Path(what).expanduser().absolute()
-    if found.exists():
-        if checkpoint:
-            raise UserError("--checkpoint needs the id of a run, not a file", "Leave it out.")
-        if is_folder:
-            hint = "Name the run, or take --format weights or safetensors."
-            raise UserError(f"--format {form} needs the id of a run, not the file {what}", hint)
-        run, file, of = _run_of(found), found, None
+    from headrace.checkpoints.files import chosen
+    from headrace.checkpoints.weights import WeightsFormat, export_weights
+
+    is_folder, found = form in (Format.FOLDER, Format.ONNX), Path(what).expanduser().absolute()
+    if found.exists() and (checkpoint or is_folder):
+        option = "--checkpoint" if checkpoint else f"--format {form}"
+        hint = "Name the run, or take --format weights or safetensors without --checkpoint."
+        raise UserError(f"{option} needs the id of a run, not the file {what}", hint)
+    of = None if found.exists() else origin(what)
+    run = _run_of(found) if of is None else RunFolder(Path(of.folder))
+    file = found if of is None or run is None else chosen(run, checkpoint)
+    if of is not None and is_folder:
+        done = _export_folder(of, file, output, licence, force=force, onnx=form is Format.ONNX)
     else:
-        from headrace.checkpoints.files import chosen
-
-        of = origin(what)
-        run = RunFolder(Path(of.folder))
-        file = chosen(run, checkpoint)
-    s3 = resolved(run)[1].s3 if run is not None else None
-    with _written(output, s3, force=force, is_folder=is_folder) as target:
-        done: Model | Exported
-        if of is not None and run is not None and is_folder:
-            from headrace.evaluation.export import Source, export_model
-
-            source = Source(
-                name=what, dataset=of.dataset, checkpoint=str(file), metrics=of.metrics,
-                facts=_facts(of, what), licence=licence,
-            )  # fmt: skip
-            done = export_model(of.recipe, resolved(run)[1], source, target, onnx=form == "onnx")
-        else:
-            from headrace.checkpoints.weights import WeightsFormat, export_weights
-
-            pickled = run is not None and resolved(run)[1].pickled_checkpoints == "allow"
-            one_file: WeightsFormat = "weights" if form is Format.WEIGHTS else "safetensors"
-            done = export_weights(file, target, one_file, pickled=pickled)
-    done = done.model_copy(update={"path": output})
-    tell_json(done) if as_json else _tell(done)
+        target = Path(output).expanduser().absolute()
+        if target.exists() and not force:
+            raise _exists(output)
+        if not target.parent.is_dir():
+            hint = "Make it, or name another. One file is written to a folder of this machine."
+            raise UserError(f"The folder {target.parent} does not exist", hint)
+        pickled = run is not None and resolved(run)[1].pickled_checkpoints == "allow"
+        one_file: WeightsFormat = "weights" if form is Format.WEIGHTS else "safetensors"
+        done = export_weights(file, target, one_file, pickled=pickled).model_dump()
+    tell_json(done) if as_json else _tell(**done)
 
 
-@contextmanager
-def _written(
-    output: str, s3: StoreOptions | None, *, force: bool, is_folder: bool
-) -> Iterator[Path]:
-    """Yield a temporary path whose content gets the name `output` when the block ends well."""
-    if is_remote(output):
-        if not is_folder:
-            raise UserError(f"{output} is no local file", "Object stores take --format folder.")
-        with _uploaded(open_store(output, s3), force=force) as folder:
-            yield folder
-        return
-    target = Path(output).expanduser().absolute()
-    if target.exists() and not force:
-        raise _exists(output)
-    if not target.parent.is_dir():
-        raise UserError(f"The folder {target.parent} does not exist", "Make it, or name another.")
-    if target.exists() and target.is_dir() != is_folder:
-        raise UserError(f"{output} is {'no ' * is_folder}folder", "Name another.")
-    if is_folder:
-        with _replaced(target) as folder:
-            yield folder
-    else:
-        yield target
+def _export_folder(
+    of: Origin, checkpoint: Path, output: str, licence: str, *, force: bool, onnx: bool
+) -> dict[str, Any]:
+    """Write an export into a temporary folder, then to its place; return what was written."""
+    from headrace.evaluation.export import FILES, Model, export_model
 
-
-@contextmanager
-def _uploaded(store: Store, *, force: bool) -> Iterator[Path]:
-    if not force and store.stat(_LAST) is not None:
-        raise _exists(store.url)
+    run, is_registered = RunFolder(Path(of.folder)), output.startswith(_REGISTRY)
+    needed = (*(_ONNX_PACKAGES if onnx else ()), *(("mlflow",) if is_registered else ()))
+    if missing := [each for each in needed if importlib.util.find_spec(each) is None]:
+        hint = "Install: pip install 'headrace[export,mlflow]'"
+        raise UserError(f"Packages are missing: {', '.join(missing)}", hint)
+    if not of.dataset:
+        hint = "Take --format weights or safetensors."
+        raise UserError(f"{of.name} has no packed dataset, whose samples are the inputs", hint)
+    store = None if is_registered else open_store(output, resolved(run)[1].s3)
+    if store is not None:
+        _check_free(store, FILES, force=force)
+    facts = {"Checkpoint": checkpoint.name, **_training(of)}
+    model = Model(source=of.name, licence=licence, metrics=of.metrics, training=facts)
     with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
-        store.delete(_LAST)  # readers look for it first
-        for path in sorted(Path(folder).iterdir(), key=lambda path: path.name == _LAST):
-            store.upload(path, path.name)
+        made = export_model(run, checkpoint, of.dataset, model, Path(folder), onnx=onnx)
+        sizes = {each.name: each.stat().st_size for each in sorted(Path(folder).iterdir())}
+        if store is not None:
+            _publish(Path(folder), store, FILES)
+        else:
+            output = _register(folder, output, of)
+    content = made.model_dump(include={"program", "no_program", "inputs", "outputs"})
+    return {"path": output, "num_bytes": sum(sizes.values()), "files": list(sizes), **content}
 
 
-@contextmanager
-def _replaced(target: Path) -> Iterator[Path]:
-    if target.exists() and any(target.iterdir()) and not (target / _LAST).exists():
-        raise UserError(f"{target} holds other files than an export", "Name another folder.")
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
-        made, before = Path(folder, "new"), Path(folder, "old")
-        made.mkdir()
-        yield made
-        if target.exists():
-            target.rename(before)
-        if not publish_folder(made, target):
-            raise _exists(str(target))
+def _check_free(store: Store, files: tuple[str, ...], *, force: bool) -> None:
+    if store.folder is not None and store.folder.is_file():
+        raise UserError(f"{store.url} is a file", "Name a folder, or take --format weights.")
+    for name in store.list_names():
+        if name not in files:
+            raise UserError(f"{store.url} holds other files, as {name}", "Name another folder.")
+        if not force:
+            raise _exists(store.url)
 
 
-_LAST = "headrace.json"
-"""File of a folder that is uploaded last: an export without it is incomplete."""
+def _publish(folder: Path, store: Store, files: tuple[str, ...]) -> None:
+    """Replace an export; a process that is killed meanwhile leaves none with the last file."""
+    store.delete(files[-1])
+    for name in files:
+        made = folder / name
+        store.upload(made, name) if made.exists() else store.delete(name)
+
+
+def _register(folder: str, output: str, of: Origin) -> str:
+    """Add an export to the training's run in MLflow, or to a new one; return its version."""
+    import mlflow
+
+    if not os.environ.get("MLFLOW_TRACKING_URI"):
+        raise UserError(f"{output} needs an MLflow server", "Set MLFLOW_TRACKING_URI.")
+    run = of.name.replace(":", "-")
+    wanted = f"tags.`mlflow.runName` = '{run}'"
+    try:
+        mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", of.recipe.name))
+        found = mlflow.search_runs(filter_string=wanted, max_results=1, output_format="list")
+        run_id = found[0].info.run_id if found else None
+        with mlflow.start_run(run_id, run_name=run) as active:
+            mlflow.log_artifacts(folder, "model")
+        made = mlflow.register_model(
+            f"runs:/{active.info.run_id}/model", output.removeprefix(_REGISTRY)
+        )
+    except mlflow.MlflowException as error:
+        raise UserError(f"MLflow did not take the model: {error}", "See its server.") from error
+    return f"{_REGISTRY}{made.name}/{made.version}"
 
 
 def _exists(output: str) -> UserError:
     return UserError(f"{output} exists", "Name another, or replace it with --force.")
 
 
-def _facts(of: Origin, what: str) -> dict[str, str]:
-    """Return what the model card says about the training; a trial's cost is its suite's."""
-    cost, rows = run_cost(what), open_ledger().usage(what.partition(":")[0])
-    wh = [each for row in rows for each in (row.energy_wh, row.cpu_energy_wh) if each is not None]
+def _training(of: Origin) -> dict[str, str]:
+    """Return what the model card says about the training of a run or trial."""
+    run_id, _, number = of.name.partition(":")
+    sums = open_ledger().usage_sums("trial" if number else None, run_id=run_id)
+    used = next((each for each in sums if each.name in ("", number)), None)
     git = of.made_with.git
     known = {
-        "Code": "unknown" if git is None else git.commit + " and changes" * git.dirty,
+        "Code": git and git.commit + " and changes" * git.dirty,
         "Machine": "; ".join(of.machine.values()),
-        "Machine hours": f"{cost.hours:.3g}" if cost else "",
-        "Cost": f"${cost.usd:.4g}" if cost and not cost.unpriced else "",
-        "Energy": f"{sum(wh) / 1000:.4g} kWh" if wh else "",
+        "Machine hours": used and f"{used.node_s / 3600:.3g}",
+        "Cost": used and used.usd is not None and not used.unpriced and f"${used.usd:.4g}",
+        "Energy": used and used.energy_wh is not None and f"{used.energy_wh / 1000:.4g} kWh",
         "Seed": str(of.recipe.seed),
     }
     return {key: value or "unknown" for key, value in known.items()}
@@ -181,9 +190,9 @@ def _run_of(checkpoint: Path) -> RunFolder | None:
     return run if checkpoint.parent == run.checkpoints and run.recipe.exists() else None
 
 
-def _tell(done: Exported | Model) -> None:
+def _tell(path: str, num_bytes: int, **others: object) -> None:
     console = open_console()
-    console.print(f"{done.path}: {decimal(done.num_bytes)}")
-    for name, value in done.model_dump(exclude={"path", "num_bytes"}, exclude_none=True).items():
+    console.print(f"{path}: {decimal(num_bytes)}")
+    for name, value in others.items():
         if value:
             console.print(f"  {name}: {value}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ from headrace.files.atomic import write_json, write_text
 from headrace.files.layout import StepFolder
 from headrace.files.manifest import Manifest
 from headrace.informing import AFTERWARDS_S, inform
-from headrace.loggers import identity_of, log_evaluation
+from headrace.loggers import log_evaluation
 from headrace.objects.store import is_remote
 from headrace.recipe.dataset import packed_split
 from headrace.recipe.evaluate import EvaluateSpec
@@ -97,7 +98,12 @@ def conclude(job: NodeTask, training: Callable[[], dict[str, bytes]]) -> dict[st
     metrics = judgement.metrics
     write_json(folder / METRICS, {"metrics": metrics, "num_samples": len(ids)})
     write_text(folder / REPORT, render(made))
-    _log(context, inputs, metrics, dataset.manifest.fingerprint)
+    trained, split = trained_in(context, inputs.checkpoint), inputs.spec.split
+    if trained.recipe.exists():
+        step = evaluated_step(inputs.checkpoint, read_history(trained))
+        sent = {f"{split}/{name}": value for name, value in metrics.items()}
+        log = partial(log_evaluation, context, trained, dataset.manifest.fingerprint, sent, step)
+        inform(context.run_folder, "loggers", log, within_s=AFTERWARDS_S)
     return {
         "split": inputs.spec.split,
         "evaluated": str(inputs.checkpoint),
@@ -106,24 +112,6 @@ def conclude(job: NodeTask, training: Callable[[], dict[str, bytes]]) -> dict[st
         "report": str(folder / REPORT),
         "predictions": str(folder / FILE_NAME),
     }
-
-
-def _log(
-    context: StepContext, inputs: Inputs, metrics: Mapping[str, float], fingerprint: str
-) -> None:
-    """Send metrics as `SPLIT/NAME` to the loggers of the run that trained the model."""
-    run, split = trained_in(context, inputs.checkpoint), inputs.spec.split
-    recipe, site = context.recipe, context.site
-    if not recipe.trainer.loggers or not run.recipe.exists():
-        return
-
-    def log() -> None:
-        identity = identity_of(run, context.folder, fingerprint, recipe, site)
-        named = {f"{split}/{name}": value for name, value in metrics.items()}
-        step = evaluated_step(inputs.checkpoint, read_history(run))
-        log_evaluation(recipe, site, run, identity, named, step)
-
-    inform(context.run_folder, "loggers", log, within_s=AFTERWARDS_S)
 
 
 def _others(context: StepContext) -> tuple[Table, ...]:

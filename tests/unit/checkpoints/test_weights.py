@@ -105,7 +105,7 @@ def test_a_runs_checkpoint_is_chosen_and_no_file_is_replaced_unasked(tmp_path, h
     done = json.loads(headrace(*words, "--checkpoint", "3", "--force").stdout)
     assert done["checkpoint"].endswith("step-000000003.ckpt")
     with pytest.raises(UserError, match="does not exist"):
-        headrace("export", run.run_id, "-o", str(tmp_path / "no" / "a.pt"))
+        headrace("export", run.run_id, "-o", str(tmp_path / "no" / "a.pt"), *ONE_FILE)
 
 
 class Model(LightningModule):
