@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import tempfile
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.filesize import decimal
 
 from headrace.cli import arguments
 from headrace.cli.console import JsonOption, open_console, tell_json
-from headrace.errors import UserError
+from headrace.errors import UserError, blaming_user_code
 from headrace.files.layout import RunFolder
-from headrace.ledger.ledger import open_ledger
 from headrace.objects.store import open_store
 from headrace.runs.origin import Origin, origin
 from headrace.steps.context import resolved
 
-if TYPE_CHECKING:
-    from headrace.objects.protocol import Store
-
 _REGISTRY = "models:/"
-_ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 
 
 class Format(str, Enum):
@@ -75,15 +69,15 @@ def export(  # noqa: PLR0913  one for each option
         option = "--checkpoint" if checkpoint else f"--format {form}"
         hint = "Name the run, or take --format weights or safetensors without --checkpoint."
         raise UserError(f"{option} needs the id of a run, not the file {what}", hint)
+    target = Path(output).expanduser().absolute()
+    if target.exists() and (target.is_dir() != is_folder or not force):
+        raise UserError(f"{output} exists", "Name another, or replace its like with --force.")
     of = None if found.exists() else origin(what)
     run = _run_of(found) if of is None else RunFolder(Path(of.folder))
     file = found if of is None or run is None else chosen(run, checkpoint)
     if of is not None and is_folder:
         done = _export_folder(of, file, output, licence, force=force, onnx=form is Format.ONNX)
     else:
-        target = Path(output).expanduser().absolute()
-        if target.exists() and not force:
-            raise _exists(output)
         if not target.parent.is_dir():
             hint = "Make it, or name another. One file is written to a folder of this machine."
             raise UserError(f"The folder {target.parent} does not exist", hint)
@@ -97,91 +91,46 @@ def _export_folder(
     of: Origin, checkpoint: Path, output: str, licence: str, *, force: bool, onnx: bool
 ) -> dict[str, Any]:
     """Write an export into a temporary folder, then to its place; return what was written."""
-    from headrace.evaluation.export import FILES, Model, export_model
+    from headrace.runs.export_model import FILES, export_model
 
-    run, is_registered = RunFolder(Path(of.folder)), output.startswith(_REGISTRY)
-    needed = (*(_ONNX_PACKAGES if onnx else ()), *(("mlflow",) if is_registered else ()))
-    if missing := [each for each in needed if importlib.util.find_spec(each) is None]:
-        hint = "Install: pip install 'headrace[export,mlflow]'"
-        raise UserError(f"Packages are missing: {', '.join(missing)}", hint)
-    if not of.dataset:
-        hint = "Take --format weights or safetensors."
-        raise UserError(f"{of.name} has no packed dataset, whose samples are the inputs", hint)
-    store = None if is_registered else open_store(output, resolved(run)[1].s3)
-    if store is not None:
-        _check_free(store, FILES, force=force)
-    facts = {"Checkpoint": checkpoint.name, **_training(of)}
-    model = Model(source=of.name, licence=licence, metrics=of.metrics, training=facts)
-    with tempfile.TemporaryDirectory() as folder:
-        made = export_model(run, checkpoint, of.dataset, model, Path(folder), onnx=onnx)
-        sizes = {each.name: each.stat().st_size for each in sorted(Path(folder).iterdir())}
-        if store is not None:
-            _publish(Path(folder), store, FILES)
+    store = None
+    if not output.startswith(_REGISTRY):
+        store = open_store(output, resolved(RunFolder(Path(of.folder)))[1].s3)
+        for name in store.list_names():
+            if not force or name not in FILES:
+                hint = "Name another, or replace an earlier export with --force."
+                raise UserError(f"{output} exists and holds {name}", hint)
+    with tempfile.TemporaryDirectory() as made:
+        no_program = export_model(of, checkpoint, Path(made), licence, onnx=onnx)
+        sizes = {each.name: each.stat().st_size for each in sorted(Path(made).iterdir())}
+        if store is None:
+            output = _register(made, output, of)
         else:
-            output = _register(folder, output, of)
-    content = made.model_dump(include={"program", "no_program", "inputs", "outputs"})
-    return {"path": output, "num_bytes": sum(sizes.values()), "files": list(sizes), **content}
-
-
-def _check_free(store: Store, files: tuple[str, ...], *, force: bool) -> None:
-    if store.folder is not None and store.folder.is_file():
-        raise UserError(f"{store.url} is a file", "Name a folder, or take --format weights.")
-    for name in store.list_names():
-        if name not in files:
-            raise UserError(f"{store.url} holds other files, as {name}", "Name another folder.")
-        if not force:
-            raise _exists(store.url)
-
-
-def _publish(folder: Path, store: Store, files: tuple[str, ...]) -> None:
-    """Replace an export; a process that is killed meanwhile leaves none with the last file."""
-    store.delete(files[-1])
-    for name in files:
-        made = folder / name
-        store.upload(made, name) if made.exists() else store.delete(name)
+            store.delete(FILES[-1])  # no export, until it is written again
+            for name in FILES:
+                store.upload(Path(made, name), name) if name in sizes else store.delete(name)
+    told = {"files": list(sizes), "no_program": no_program}
+    return {"path": output, "num_bytes": sum(sizes.values()), **told}
 
 
 def _register(folder: str, output: str, of: Origin) -> str:
     """Add an export to the training's run in MLflow, or to a new one; return its version."""
-    import mlflow
-
+    run, name = of.name.replace(":", "-"), output.removeprefix(_REGISTRY)
     if not os.environ.get("MLFLOW_TRACKING_URI"):
         raise UserError(f"{output} needs an MLflow server", "Set MLFLOW_TRACKING_URI.")
-    run = of.name.replace(":", "-")
-    wanted = f"tags.`mlflow.runName` = '{run}'"
-    try:
+    with blaming_user_code("MLflow", "It needs 'headrace[mlflow]' and MLFLOW_TRACKING_URI."):
+        import mlflow
+
         mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", of.recipe.name))
+        wanted = f"tags.`mlflow.runName` = '{run}'"
         found = mlflow.search_runs(filter_string=wanted, max_results=1, output_format="list")
-        run_id = found[0].info.run_id if found else None
-        with mlflow.start_run(run_id, run_name=run) as active:
+        with mlflow.start_run(found[0].info.run_id if found else None, run_name=run) as logged:
             mlflow.log_artifacts(folder, "model")
-        made = mlflow.register_model(
-            f"runs:/{active.info.run_id}/model", output.removeprefix(_REGISTRY)
-        )
-    except mlflow.MlflowException as error:
-        raise UserError(f"MLflow did not take the model: {error}", "See its server.") from error
-    return f"{_REGISTRY}{made.name}/{made.version}"
-
-
-def _exists(output: str) -> UserError:
-    return UserError(f"{output} exists", "Name another, or replace it with --force.")
-
-
-def _training(of: Origin) -> dict[str, str]:
-    """Return what the model card says about the training of a run or trial."""
-    run_id, _, number = of.name.partition(":")
-    sums = open_ledger().usage_sums("trial" if number else None, run_id=run_id)
-    used = next((each for each in sums if each.name in ("", number)), None)
-    git = of.made_with.git
-    known = {
-        "Code": git and git.commit + " and changes" * git.dirty,
-        "Machine": "; ".join(of.machine.values()),
-        "Machine hours": used and f"{used.node_s / 3600:.3g}",
-        "Cost": used and used.usd is not None and not used.unpriced and f"${used.usd:.4g}",
-        "Energy": used and used.energy_wh is not None and f"{used.energy_wh / 1000:.4g} kWh",
-        "Seed": str(of.recipe.seed),
-    }
-    return {key: value or "unknown" for key, value in known.items()}
+        client, place = mlflow.MlflowClient(), f"{logged.info.artifact_uri}/model"
+        if not client.search_registered_models(f"name = '{name}'"):
+            client.create_registered_model(name)
+        made = client.create_model_version(name, place, logged.info.run_id)
+    return f"{output}/{made.version}"
 
 
 def _run_of(checkpoint: Path) -> RunFolder | None:

@@ -98,12 +98,11 @@ def conclude(job: NodeTask, training: Callable[[], dict[str, bytes]]) -> dict[st
     metrics = judgement.metrics
     write_json(folder / METRICS, {"metrics": metrics, "num_samples": len(ids)})
     write_text(folder / REPORT, render(made))
-    trained, split = trained_in(context, inputs.checkpoint), inputs.spec.split
-    if trained.recipe.exists():
-        step = evaluated_step(inputs.checkpoint, read_history(trained))
-        sent = {f"{split}/{name}": value for name, value in metrics.items()}
-        log = partial(log_evaluation, context, trained, dataset.manifest.fingerprint, sent, step)
-        inform(context.run_folder, "loggers", log, within_s=AFTERWARDS_S)
+    trained = trained_in(context, inputs.checkpoint)
+    step = evaluated_step(inputs.checkpoint, read_history(trained))
+    sent = {f"{inputs.spec.split}/{name}": value for name, value in metrics.items()}
+    log = partial(log_evaluation, context, trained, dataset.manifest.fingerprint, sent, step)
+    inform(context.run_folder, "loggers", log, within_s=AFTERWARDS_S)
     return {
         "split": inputs.spec.split,
         "evaluated": str(inputs.checkpoint),
