@@ -16,6 +16,7 @@ from headrace.files.layout import RunFolder, SiteFolder, StepFolder
 from headrace.loggers import Identity, build_loggers, identity_of, log_evaluation
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.recipe import Recipe
+from headrace.steps.context import StepContext
 from headrace.steps.mailbox import StepSpec
 from support.ports import find_free_port
 
@@ -131,7 +132,10 @@ def test_an_evaluation_logs_to_the_run_of_its_training(tmp_path, monkeypatch):
 
     monkeypatch.setenv("WANDB_MODE", "offline")
     site = load_site("laptop").model_copy(update={"allowed_targets": ALLOWED.listed})
-    recipe, run = recipe_with("[csv, tensorboard, mlflow, wandb]"), RunFolder(tmp_path / "digits-1")
+    recipe = recipe_with("[csv, tensorboard, mlflow, wandb]")
+    run, step = begun(tmp_path, "digits-1/trials/00007")
+    spec = StepSpec.model_validate_json(step.spec.read_bytes())
+    context = StepContext(folder=step, spec=spec, recipe=recipe, site=site)
     run.checkpoints.mkdir(parents=True)
     (run.checkpoints / "final.json").touch()
     *_, mlflow, wandb = build_loggers(recipe, ALLOWED, run.tensorboard, TRIAL)
@@ -139,7 +143,7 @@ def test_an_evaluation_logs_to_the_run_of_its_training(tmp_path, monkeypatch):
     mlflow.finalize("success")
     wandb.experiment.finish()
     metrics = {"test/accuracy": 0.75, "test/auroc": None}
-    log_evaluation(recipe, site, run, TRIAL, metrics, 40)
+    log_evaluation(context, run, "f00d", metrics, 40)
     found = mlflow.experiment.get_run(mlflow.run_id)
     assert found.data.metrics == {"val/accuracy": 0.5, "test/accuracy": 0.75}
     assert found.info.status == "FINISHED"
