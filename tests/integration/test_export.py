@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnxruntime
 import pytest
 import torch
 import yaml
-from lightning.pytorch import LightningModule
 from numpy.typing import NDArray
-from PIL import Image
-from sklearn.datasets import load_digits
 
 from headrace.errors import HeadraceError, UserCodeError, UserError
-from headrace.evaluation.merge import SCORES
-from headrace.evaluation.predict import predictor_of
 from headrace.examples.digits_model import DigitsClassifier
 from headrace.files.manifest import FieldInfo
 from headrace.objects.store import open_store
@@ -32,75 +25,16 @@ from headrace.shards.dataset import ShardedDataset
 from headrace_bench.shards import ShardWriter
 from support import exported_models
 from support.command_line import headrace
-from support.past_runs import step_ended
-from support.runs import lease_on_disk, make_run
-from support.shards import write_dataset, write_fields
-
-WITHOUT = """\
-import sys
-class Hidden:
-    def find_spec(self, name, *_):
-        if name.partition(".")[0] in {hidden!r}: raise ModuleNotFoundError(name)
-sys.meta_path.insert(0, Hidden())
-import numpy
-from PIL import Image
-image = numpy.stack([numpy.array(Image.open(sys.argv[1]))])
-"""
-"""Python whose headrace is hidden, with the raw file `image` read."""
-
-NAMES = tuple("0123456789")
-
-
-def digits_run(source: Path, **request: Any) -> Run:
-    """A run of the digits with a dataset and a checkpoint, not trained."""
-    digits = load_digits()
-    pixels = np.rint(digits.images[:200] * 255 / 16).astype(np.uint8)
-    fields = {"image": pixels, "label": digits.target[:200].astype(np.int64)}
-    write_dataset(source / "dataset", fields, splits={"train": 160, "test": 40}, classes=NAMES)
-    Image.fromarray(pixels[160]).save(source / "raw.png")
-    return run_of(source, DigitsClassifier(), **request)
-
-
-def run_of(source: Path, model: LightningModule, *overrides: str, **request: Any) -> Run:
-    """A run of the dataset in a folder, whose checkpoint is of a model."""
-    dataset = source / "dataset"
-    run = make_run(overrides=(f"dataset.source={source}", *overrides), **request)
-    outputs = {"dataset": str(dataset), "fingerprint": "f00d"}
-    step_ended(run, "pack", lease_on_disk(run, "cpu"), 1.0, outputs=outputs)
-    scores = {"metrics": {"accuracy": 0.5}}
-    step_ended(run, "evaluate", lease_on_disk(run, "gpu"), 1.0, outputs=scores)
-    run.folder.checkpoints.mkdir()
-    content = {"state_dict": model.state_dict(), "global_step": 7}
-    torch.save(content, run.folder.checkpoints / "final.ckpt")
-    return run
-
-
-def expected_class(run: Run, source: Path) -> int:
-    """What the evaluation gives for the first sample of the split."""
-    split = ShardedDataset(source / "dataset", "test")
-    assert run.recipe.evaluate is not None
-    spec = run.recipe.evaluate.variants[0]
-    checkpoint = run.folder.checkpoints / "final.ckpt"
-    part = predictor_of(run.recipe, run.site, checkpoint, split, spec).predict(0, 1)
-    return int(np.asarray(part.columns[SCORES])[0].argmax())
-
-
-def without(code: str, folder: Path, raw: Path, *hidden: str) -> int:
-    """Run the lines of a model card where headrace cannot be imported; print the class."""
-    whole = WITHOUT.format(hidden=("headrace", *hidden)) + code
-    done = subprocess.run(
-        [sys.executable, "-c", whole, str(raw)], cwd=folder, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout.split()[-1])
-
-
-def snippet(folder: Path) -> str:
-    card = (folder / "README.md").read_text()
-    (found,) = re.findall(r"^```python\n(.*?)^```$", card, re.M | re.S)
-    assert len(found.split("\n\n")[-1].strip().splitlines()) <= 3
-    return str(found)
+from support.exports import (
+    NAMES,
+    class_without_headrace,
+    digits_run,
+    expected_class,
+    run_of,
+    snippet,
+)
+from support.runs import make_run
+from support.shards import write_fields
 
 
 def test_the_folder_predicts_the_same_without_headrace(tmp_path, headrace_home):
@@ -112,7 +46,7 @@ def test_the_folder_predicts_the_same_without_headrace(tmp_path, headrace_home):
     wanted = expected_class(run, tmp_path)
     code = snippet(out).replace(": image", ": torch.from_numpy(image)")
     code += "print(int(outputs['preds'].argmax()))"
-    assert without(code, out, tmp_path / "raw.png") == wanted
+    assert class_without_headrace(code, out, tmp_path / "raw.png") == wanted
     known = json.loads((out / "headrace.json").read_text())
     assert known["classes"] == list(NAMES)
     assert known["program"] == "model.pt2"
@@ -141,7 +75,7 @@ def test_onnx_predicts_the_same_with_onnxruntime_alone(tmp_path, headrace_home):
     )
     assert "model.onnx" in done["files"]
     code = snippet(out) + "print(int(outputs[0].argmax()))"
-    found = without(code, out, tmp_path / "raw.png", "torch", "lightning", "onnx")
+    found = class_without_headrace(code, out, tmp_path / "raw.png", "torch", "lightning", "onnx")
     assert found == expected_class(run, tmp_path)
     before = (out / "model.onnx").read_bytes()
     assert str(Path.cwd()).encode() not in before
@@ -241,6 +175,7 @@ def test_fields_of_each_kind_are_inputs(
         ("Words", "torch.export", "KeyError: 'words'"),
         ("Branch", "torch.export", "data-dependent"),
         ("Eight", "torch.export", "Constraints violated"),
+        ("Random", "torch.export", "Tensor-likes are not close"),
         ("Eigenvalues", "ONNX", "eigh"),
     ],
 )

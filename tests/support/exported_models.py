@@ -73,3 +73,10 @@ class Eigenvalues(Table):
 
     def predict_step(self, batch: Any, index: int) -> Any:
         return torch.linalg.eigvalsh(batch["row"][:, :, None] * batch["row"][:, None, :])
+
+
+class Random(Table):
+    """Gives other outputs each time."""
+
+    def predict_step(self, batch: Any, index: int) -> Any:
+        return self.layer(batch["row"]) + torch.rand(2)

@@ -79,8 +79,8 @@ def export(  # noqa: PLR0913  one for each option
         done = _export_folder(of, file, output, licence, force=force, onnx=form is Format.ONNX)
     else:
         if not target.parent.is_dir():
-            hint = "Make it, or name another. One file is written to a folder of this machine."
-            raise UserError(f"The folder {target.parent} does not exist", hint)
+            what = f"The folder {target.parent} does not exist"
+            raise UserError(what, "Make it, or name another of this machine.")
         pickled = run is not None and resolved(run)[1].pickled_checkpoints == "allow"
         one_file: WeightsFormat = "weights" if form is Format.WEIGHTS else "safetensors"
         done = export_weights(file, target, one_file, pickled=pickled).model_dump()
@@ -109,8 +109,8 @@ def _export_folder(
             store.delete(FILES[-1])  # no export, until it is written again
             for name in FILES:
                 store.upload(Path(made, name), name) if name in sizes else store.delete(name)
-    told = {"files": list(sizes), "no_program": no_program}
-    return {"path": output, "num_bytes": sum(sizes.values()), **told}
+    done = {"path": output, "num_bytes": sum(sizes.values())}
+    return {**done, "files": list(sizes), "no_program": no_program}
 
 
 def _register(folder: str, output: str, of: Origin) -> str:
@@ -121,14 +121,17 @@ def _register(folder: str, output: str, of: Origin) -> str:
     with blaming_user_code("MLflow", "It needs 'headrace[mlflow]' and MLFLOW_TRACKING_URI."):
         import mlflow
 
-        mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", of.recipe.name))
-        wanted = f"tags.`mlflow.runName` = '{run}'"
-        found = mlflow.search_runs(filter_string=wanted, max_results=1, output_format="list")
-        with mlflow.start_run(found[0].info.run_id if found else None, run_name=run) as logged:
-            mlflow.log_artifacts(folder, "model")
-        client, place = mlflow.MlflowClient(), f"{logged.info.artifact_uri}/model"
+        client, wanted = mlflow.MlflowClient(), f"tags.`mlflow.runName` = '{run}'"
+        experiment_name = os.environ.get("MLFLOW_EXPERIMENT_NAME", of.recipe.name)
+        experiment = mlflow.set_experiment(experiment_name).experiment_id
+        found = client.search_runs([experiment], wanted, max_results=1)
+        logged = found[0] if found else client.create_run(experiment, run_name=run)
+        client.log_artifacts(logged.info.run_id, folder, "model")
+        if not found:
+            client.set_terminated(logged.info.run_id)
         if not client.search_registered_models(f"name = '{name}'"):
             client.create_registered_model(name)
+        place = f"{logged.info.artifact_uri}/model"
         made = client.create_model_version(name, place, logged.info.run_id)
     return f"{output}/{made.version}"
 

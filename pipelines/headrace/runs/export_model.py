@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ FILES = (
 
 _WEIGHTS, _PT2, _ONNX, _, _CONFIG, _CARD, _MODEL = FILES
 _EXAMPLES = 8
+_compare = partial(torch.testing.assert_close, rtol=1e-3, atol=1e-4, equal_nan=True)
 _HINT = (
     "A program can be made of a `predict_step` of torch operations on tensors. The weights can be "
     "used with the model's class: --format folder or safetensors."
@@ -65,8 +67,7 @@ def export_model(of: Origin, checkpoint: Path, folder: Path, licence: str, *, on
         Why it holds no program that runs without the model's class; empty if it holds one.
 
     Raises:
-        UserCodeError: The model cannot be exported as ONNX, and `onnx` is set.
-        DataError: A program gives other outputs than the model.
+        UserCodeError: `onnx` is set, and no ONNX program gives the model's outputs.
     """
     site = resolved(RunFolder(Path(of.folder)))[1]
     trainer = of.recipe.trainer.model_copy(update={"accelerator": "cpu"})
@@ -111,7 +112,7 @@ def export_model(of: Origin, checkpoint: Path, folder: Path, licence: str, *, on
 def _write_programs(
     predictor: Predictor, batch: Mapping[str, Any], folder: Path, *, onnx: bool
 ) -> dict[str, Any]:
-    """Write programs that give the model's outputs; return their description."""
+    """Write programs that give the model's outputs as read from their files; describe them."""
     tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
     whole = _Program(predictor, tensors).eval()
     with blaming_user_code("predict_step", _HINT):
@@ -121,13 +122,14 @@ def _write_programs(
         try:
             with blaming_user_code("torch.export", _HINT):
                 program, inputs = _traced(whole, tensors)
+                torch.export.save(program, folder / _PT2)
+                _compare(torch.export.load(folder / _PT2).module()(inputs), wanted)
         except (UserCodeError, DataError) as error:  # the latter: a field is no tensor
             if onnx:
                 raise
+            (folder / _PT2).unlink(missing_ok=True)
             why = error.what.splitlines()[0]
             return {"program": "", "no_program": why, "inputs": {}, "outputs": {}}
-        torch.export.save(program, folder / _PT2)
-        _check(_PT2, torch.export.load(folder / _PT2).module()(inputs), wanted)
         if onnx:
             with blaming_user_code("ONNX", f"It needs 'headrace[export]'. {_HINT}"):
                 names: Any = {"input_names": list(inputs), "output_names": list(wanted)}
@@ -135,8 +137,7 @@ def _write_programs(
                 for node in made.model.graph.all_nodes():
                     node.metadata_props.clear()  # hold paths of this machine
                 made.save(folder / _ONNX)
-                found = made(inputs)
-            _check(_ONNX, dict(zip(wanted, found, strict=True)), wanted)
+                _compare(dict(zip(wanted, made(inputs), strict=True)), wanted)
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
     given, results = program.graph_signature.user_inputs, program.graph_signature.user_outputs
     return {
@@ -162,14 +163,6 @@ def _traced(whole: _Program, given: dict[str, Tensor]) -> tuple[ExportedProgram,
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # holds paths of this machine
     return program, given
-
-
-def _check(file: str, found: object, wanted: Mapping[str, Tensor]) -> None:
-    try:
-        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4, equal_nan=True)
-    except AssertionError as error:
-        what = f"{file} does not give the model's outputs: {error}"
-        raise DataError(what, "Export the weights alone: --format safetensors.") from error
 
 
 def _types(names: Iterable[str], values: Iterable[Any]) -> dict[str, str]:

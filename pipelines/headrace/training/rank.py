@@ -158,9 +158,9 @@ class RankTraining:
         history: KeepHistory,
     ) -> Trainer:
         launch, rank, recipe = self._launch, self._rank, self._recipe.trainer
-        step, fingerprint = StepFolder(Path(launch.step_folder)), self._node.fingerprint
-        who = (self._run, step, fingerprint, self._recipe, self._site)
-        identity = None if rank else identity_of(*who)
+        step = StepFolder(Path(launch.step_folder))
+        of = self._run, step, self._node.fingerprint, self._recipe, self._site
+        identity = None if rank else identity_of(*of)
         loggers = build_loggers(self._recipe, self._allowed, self._run.tensorboard, identity)
         for each in loggers:
             shield(each, self._run)
