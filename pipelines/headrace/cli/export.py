@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
+from contextlib import redirect_stdout
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -118,7 +120,8 @@ def _register(folder: str, output: str, of: Origin) -> str:
     run, name = of.name.replace(":", "-"), output.removeprefix(_REGISTRY)
     if not os.environ.get("MLFLOW_TRACKING_URI"):
         raise UserError(f"{output} needs an MLflow server", "Set MLFLOW_TRACKING_URI.")
-    with blaming_user_code("MLflow", "It needs 'headrace[mlflow]' and MLFLOW_TRACKING_URI."):
+    hint = "It needs 'headrace[mlflow]' and MLFLOW_TRACKING_URI."
+    with blaming_user_code("MLflow", hint), redirect_stdout(sys.stderr):  # it prints addresses
         import mlflow
 
         client, wanted = mlflow.MlflowClient(), f"tags.`mlflow.runName` = '{run}'"
