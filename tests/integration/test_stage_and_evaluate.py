@@ -282,7 +282,7 @@ def _scores_here(dataset: Path, name: str = "test", seed: int = 3) -> np.ndarray
         return model.predict_step(batch, 0).numpy()
 
 
-def test_predictions_depend_neither_on_who_does_what_nor_on_a_logger_that_fails(
+def test_predictions_do_not_depend_on_who_does_what(
     evaluated, lease, home, site, dataset, checkpoint
 ):
     given = {"dataset": str(dataset), "checkpoint": str(checkpoint)}

@@ -64,7 +64,7 @@ def export_model(of: Origin, checkpoint: Path, folder: Path, licence: str, *, on
     """Write the files of an export into a folder.
 
     Returns:
-        Why it holds no program that runs without the model's class; empty if it holds one.
+        Why it lacks a program that runs without the model's class; empty if it holds one.
 
     Raises:
         UserCodeError: `onnx` is set, and no ONNX program gives the model's outputs.
@@ -124,7 +124,7 @@ def _write_programs(
                 program, inputs = _traced(whole, tensors)
                 torch.export.save(program, folder / _PT2)
                 _compare(torch.export.load(folder / _PT2).module()(inputs), wanted)
-        except (UserCodeError, DataError) as error:  # the latter: a field is no tensor
+        except (UserCodeError, DataError) as error:  # the latter: it lacks a field, as text
             if onnx:
                 raise
             (folder / _PT2).unlink(missing_ok=True)
