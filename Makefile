@@ -23,7 +23,7 @@ QUICK = -m "not nightly and not slow"
 ENGINE = tests/unit tests/contract
 
 .PHONY: help wheel demo test check setup system-packages static lint types imports unit contract satellites dags integration \
-	chaos docs nightly gpu-check real-cuda-image real-tensorflow real-nfs real-power real-systemd real-install site reference images mutants slurm-up slurm-down format pins clean
+	chaos docs nightly gpu-check real-cuda-image real-export real-tensorflow real-nfs real-power real-systemd real-install site reference images mutants slurm-up slurm-down format pins clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | \
@@ -92,6 +92,9 @@ real-install: ## dist/, installed without the checkout from pip's index, and the
 
 real-power: setup ## The digits on an emulated POWER (ARGS='--arch arm64'); as root, a root of 2 GB, minutes
 	@exec scripts/real/power.sh $(ARGS)
+
+real-export: setup ## Exports read by ONNX Runtime alone, Hugging Face and an MLflow server, in environments of uv (1 GB, 5 minutes)
+	@exec $(PYTEST) -s tests/real/export.py $(ARGS)
 
 mutants: setup ## Which random changes of the code no test notices (ARGS='--number 300 --seed 1'; hours)
 	@exec $(BIN)/python scripts/mutants.py $(ARGS)

@@ -1,5 +1,6 @@
 """The stage and evaluate steps on a real lease of two nodes."""
 
+import csv
 import json
 import shutil
 from contextlib import suppress
@@ -23,6 +24,7 @@ from headrace.evaluation.evaluate_step import evaluate, own_predictor
 from headrace.examples.digits_model import DigitsClassifier
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
+from headrace.informing import failures_of
 from headrace.leases import run_leases
 from headrace.recipe.base import Target
 from headrace.recipe.recipe import Recipe
@@ -102,7 +104,10 @@ def checkpoint(home) -> Path:
     return home / "final.ckpt"
 
 
-def recipe(dataset: Path, trainer: dict[str, str] | None = None, **evaluate: object) -> Recipe:
+CSV = "lightning.pytorch.loggers.CSVLogger"
+
+
+def recipe(dataset: Path, trainer: dict[str, object] | None = None, **evaluate: object) -> Recipe:
     content = {
         "name": "digits",
         "dataset": {"name": "small", "path": str(dataset)},
@@ -184,7 +189,7 @@ def evaluated(lease, home, site, dataset, checkpoint) -> tuple[StepResult, RunFo
     given = {"dataset": str(dataset), "checkpoint": str(checkpoint)}
     made = recipe(
         dataset,
-        trainer={"monitor": "val_loss"},
+        trainer={"monitor": "val_loss", "loggers": [{"_target_": CSV}]},
         also_splits=["train"],
         also_checkpoints=["best"],
         max_metrics={"calibration_error": 1.0},
@@ -243,6 +248,17 @@ def test_other_checkpoints_and_splits_have_reports_of_their_own(evaluated, datas
         assert f"{label}/report.html" in main
 
 
+def test_the_metrics_of_each_evaluation_reach_the_loggers(evaluated):
+    result, run_folder = evaluated
+    found = {}
+    for file in run_folder.tensorboard.rglob("metrics.csv"):
+        (row,) = csv.DictReader(file.read_text().splitlines())
+        found |= {name: {*found.get(name, ()), float(value)} for name, value in row.items()}
+    for each in (result.outputs, *result.outputs["also"]):
+        assert each["metrics"]["accuracy"] in found[f"{each['split']}/accuracy"]
+    assert failures_of(run_folder).count == 0
+
+
 def test_a_checkpoint_that_is_missing_fails_after_the_others_are_evaluated(
     lease, home, site, dataset, checkpoint
 ):
@@ -270,7 +286,10 @@ def test_predictions_do_not_depend_on_who_does_what(
     evaluated, lease, home, site, dataset, checkpoint
 ):
     given = {"dataset": str(dataset), "checkpoint": str(checkpoint)}
-    again, _ = run(lease, home, site, "evaluate", recipe(dataset), **given)
+    made = recipe(dataset, trainer={"loggers": [{"_target_": CSV, "save_dir": "/dev/null"}]})
+    again, run_folder = run(lease, home, site, "evaluate", made, **given)
+    assert again.failure is None, again.failure
+    assert failures_of(run_folder).last.startswith("loggers: ")
     first, second = (result.outputs["predictions"] for result in (evaluated[0], again))
     assert first != second
     assert Path(first).read_bytes() == Path(second).read_bytes()

@@ -75,7 +75,7 @@ def _loaded(path: Path, *, pickled: bool) -> object:
             return torch.load(path, map_location="cpu", weights_only=not pickled)
     except FileNotFoundError:
         raise StepError(f"The checkpoint {path} is missing", "Run the train step again.") from None
-    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+    except (RuntimeError, EOFError, LookupError, ValueError, pickle.UnpicklingError) as error:
         raise StepError(
             f"The checkpoint {path} is damaged: {error}", "Run the train step again."
         ) from error

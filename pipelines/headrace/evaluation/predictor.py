@@ -55,7 +55,7 @@ class Predictor:
         log = Log(self.model) if self.spec.step == "test" else None
         metrics = {name: deepcopy(each).to(self.device) for name, each in self.metrics.items()}
         ids, columns = [], []
-        for batch in self._batches(first, num_samples):
+        for batch in self.batches(first, num_samples):
             ids.append(batch["sample_id"].numpy())
             columns.append(self._score(batch, metrics, log))
         states = {name: state_of(name, metric) for name, metric in metrics.items()}
@@ -63,7 +63,8 @@ class Predictor:
             states |= log.states()
         return ScoredSamples(np.concatenate(ids), joined_columns(columns), states)
 
-    def _batches(self, first: int, num_samples: int) -> Iterator[Batch]:
+    def batches(self, first: int, num_samples: int) -> Iterator[Batch]:
+        """Yield consecutive samples of the split as batches, before `transforms`."""
         reader = SampleReader(self.dataset, self.reading)
         check_each_once(reader.own, self.dataset)
         for start in range(first, first + num_samples, self.spec.batch_size):
@@ -111,7 +112,11 @@ class Predictor:
                     "Lower `evaluate.batch_size`.",
                 ) from error
 
-    def _stepped(self, batch: Batch, log: Log | None, num_samples: int) -> object:
+    def outputs(self, batch: Batch) -> object:
+        """Return what the model gives for a batch of stored samples."""
+        return self._stepped(transformed(batch, self.transforms))
+
+    def _stepped(self, batch: Batch, log: Log | None = None, num_samples: int = 0) -> object:
         """Return the result of the model's step for a batch; logged values go to `log`."""
         made = formed(batch, self.form)
         if log is None and not has_own(self.model, "predict_step"):

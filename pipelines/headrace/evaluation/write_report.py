@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ from headrace.evaluation.training_figures import training_figures
 from headrace.files.atomic import write_json, write_text
 from headrace.files.layout import StepFolder
 from headrace.files.manifest import Manifest
+from headrace.informing import AFTERWARDS_S, inform
+from headrace.loggers import log_evaluation
 from headrace.objects.store import is_remote
 from headrace.recipe.dataset import packed_split
 from headrace.recipe.evaluate import EvaluateSpec
@@ -95,6 +98,11 @@ def conclude(job: NodeTask, training: Callable[[], dict[str, bytes]]) -> dict[st
     metrics = judgement.metrics
     write_json(folder / METRICS, {"metrics": metrics, "num_samples": len(ids)})
     write_text(folder / REPORT, render(made))
+    trained = trained_in(context, inputs.checkpoint)
+    step = evaluated_step(inputs.checkpoint, read_history(trained))
+    sent = {f"{inputs.spec.split}/{name}": value for name, value in metrics.items()}
+    log = partial(log_evaluation, context, trained, dataset.manifest.fingerprint, sent, step)
+    inform(context.run_folder, "loggers", log, within_s=AFTERWARDS_S)
     return {
         "split": inputs.spec.split,
         "evaluated": str(inputs.checkpoint),

@@ -26,7 +26,8 @@ from headrace.data.module import HeadraceDataModule
 from headrace.data.sampling import seed_at
 from headrace.errors import RecipeError, StepError, UserError, WorkerLostError
 from headrace.files.atomic import read_record, write_record
-from headrace.files.layout import RunFolder
+from headrace.files.layout import RunFolder, StepFolder
+from headrace.loggers import build_loggers, identity_of, shield
 from headrace.processes.identity import begin_child
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.staging.gang_store import Brought, Traffic
@@ -42,7 +43,6 @@ from headrace.training.checkpoint_writer import CheckpointWriter
 from headrace.training.history_writer import KeepHistory, mean_over_ranks
 from headrace.training.launch_records import NodeReady, TrainingOutcome
 from headrace.training.learning_rates import look_no_more, scaling_callbacks
-from headrace.training.loggers import build_loggers, identity_of, shield
 from headrace.training.own_checkpoints import OwnCheckpoints
 from headrace.training.own_loaders import OwnLoaders
 from headrace.training.rank_data import settings_of
@@ -158,7 +158,9 @@ class RankTraining:
         history: KeepHistory,
     ) -> Trainer:
         launch, rank, recipe = self._launch, self._rank, self._recipe.trainer
-        identity = None if rank else identity_of(self._node, self._recipe, self._site)
+        step = StepFolder(Path(launch.step_folder))
+        of = self._run, step, self._node.fingerprint, self._recipe, self._site
+        identity = None if rank else identity_of(*of)
         loggers = build_loggers(self._recipe, self._allowed, self._run.tensorboard, identity)
         for each in loggers:
             shield(each, self._run)

@@ -12,14 +12,13 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from headrace.data.instantiate import Allowed
 from headrace.errors import StepError, UserError
 from headrace.files.atomic import write_record
-from headrace.files.layout import SiteFolder
+from headrace.files.layout import RunFolder, SiteFolder, StepFolder
+from headrace.loggers import Identity, build_loggers, identity_of, log_evaluation
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.recipe import Recipe
+from headrace.steps.context import StepContext
 from headrace.steps.mailbox import StepSpec
-from headrace.training.launch_records import NodeReady
-from headrace.training.loggers import Identity, build_loggers, identity_of
 from support.ports import find_free_port
-from support.training import make_launch
 
 ALLOWED = Allowed(
     listed=("lightning.pytorch.loggers.MLFlowLogger", "lightning.pytorch.loggers.WandbLogger")
@@ -49,15 +48,14 @@ def recipe_with(loggers: str) -> Recipe:
     return load_recipe("digits", [f"trainer.loggers={loggers}", "model.lr=0.25"])
 
 
-def ready(folder: Path, run: str, **spec: Any) -> NodeReady:
-    """A node's launch in a step of a run, whose folders are made."""
+def begun(folder: Path, run: str, **spec: Any) -> tuple[RunFolder, StepFolder]:
+    """A run with a step, whose folder is made."""
     site = SiteFolder(folder)
     step = site.lease("lease").step(1)
     step.path.mkdir(parents=True, exist_ok=True)
     told = {"kind": "train", "name": "train", "run_folder": f"{folder}/runs/{run}", **spec}
     write_record(step.spec, StepSpec(key="k", run_id="digits-1", attempt=2, **told))
-    launch = make_launch(run_folder=told["run_folder"], step_folder=str(step.path))
-    return NodeReady(launch=launch, dataset="", fingerprint="f00d")
+    return RunFolder(Path(told["run_folder"])), step
 
 
 @pytest.mark.parametrize(
@@ -68,11 +66,12 @@ def test_who_logs_is_known_of_runs_and_of_trials(tmp_path, run, trial, name):
     folder = SiteFolder(tmp_path).run("digits-1")
     folder.path.mkdir(parents=True)
     folder.provenance.write_text(json.dumps({"git": {"commit": "c0ffee", "dirty": True}}))
-    found = identity_of(ready(tmp_path, run), load_recipe("digits"), load_site("laptop"))
+    known = ("f00d", load_recipe("digits"), load_site("laptop"))
+    found = identity_of(*begun(tmp_path, run), *known)
     assert found == TRIAL.model_copy(update={"trial": trial, "attempt": "2"})
     assert found.name == name
     folder.provenance.write_text(json.dumps({"git": None}))
-    elsewhere = identity_of(ready(tmp_path, run), load_recipe("digits"), load_site("laptop"))
+    elsewhere = identity_of(*begun(tmp_path, run), *known)
     assert "headrace.git_commit" not in elsewhere.tags
 
 
@@ -124,6 +123,42 @@ def test_weights_and_biases_is_told_who_logs(tmp_path, monkeypatch):
     wandb.finish()
     wandb.teardown()  # it keeps what it read of the environment
     assert len(list(tmp_path.glob("wandb/offline-run-*-digits-1-7"))) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # by MLflow
+def test_an_evaluation_logs_to_the_run_of_its_training(tmp_path, monkeypatch):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    site = load_site("laptop").model_copy(update={"allowed_targets": ALLOWED.listed})
+    recipe = recipe_with("[csv, tensorboard, mlflow, wandb]")
+    run, step = begun(tmp_path, "digits-1/trials/00007")
+    spec = StepSpec.model_validate_json(step.spec.read_bytes())
+    context = StepContext(folder=step, spec=spec, recipe=recipe, site=site)
+    run.checkpoints.mkdir(parents=True)
+    (run.checkpoints / "final.json").touch()
+    *_, mlflow, wandb = build_loggers(recipe, ALLOWED, run.tensorboard, TRIAL)
+    mlflow.log_metrics({"val/accuracy": 0.5}, 9)
+    mlflow.finalize("success")
+    wandb.experiment.finish()
+    metrics = {"test/accuracy": 0.75, "test/auroc": None}
+    log_evaluation(context, run, "f00d", metrics, 40)
+    found = mlflow.experiment.get_run(mlflow.run_id)
+    assert found.data.metrics == {"val/accuracy": 0.5, "test/accuracy": 0.75}
+    assert found.info.status == "FINISHED"
+    (written,) = run.tensorboard.glob("csv/version_*/metrics.csv")
+    assert written.read_text().splitlines() == ["step,test/accuracy", "40,0.75"]
+    scalars = EventAccumulator(str(next(run.tensorboard.glob("tensorboard/version_*"))))
+    (scalar,) = scalars.Reload().Scalars("test/accuracy")
+    assert (scalar.step, scalar.value) == (40, 0.75)
+    sent = b"".join(
+        path.read_bytes() for path in run.tensorboard.glob("wandb/offline-run-*/*.wandb")
+    )
+    assert b"test/accuracy" in sent
+    import wandb as package
+
+    package.teardown()  # it keeps what it read of the environment
 
 
 def test_a_service_that_does_not_answer_is_tried_again_later_and_a_refusal_is_not(

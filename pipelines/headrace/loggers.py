@@ -10,7 +10,7 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from lightning.pytorch.loggers import Logger, MLFlowLogger, WandbLogger
 from lightning.pytorch.loggers.logger import DummyLogger
 
+from headrace.checkpoints.files import OUTCOME
 from headrace.data.instantiate import Allowed, instantiate, resolve
 from headrace.errors import HeadraceError, StepError, UserError, without_secrets
 from headrace.files.atomic import read_bytes, read_record
@@ -28,8 +29,8 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.recipe.targets import uses
 from headrace.record import Record
+from headrace.steps.context import StepContext
 from headrace.steps.mailbox import StepSpec
-from headrace.training.launch_records import NodeReady
 
 _MAX_TAG = 64
 """Characters of a tag of Weights & Biases."""
@@ -66,27 +67,27 @@ class Identity(Record):
         return {f"headrace.{key}": str(text) for key, text in {**known, **suite}.items() if text}
 
 
-def identity_of(node: NodeReady, recipe: Recipe, site: Site) -> Identity:
-    """The identity of the run that a node trains.
+def identity_of(
+    run: RunFolder, step: StepFolder, fingerprint: str, recipe: Recipe, site: Site
+) -> Identity:
+    """Return the identity of a run or trial that a step trains or evaluates.
 
     Raises:
         StepError: The step's folder has no spec.
     """
-    folder = StepFolder(Path(node.launch.step_folder))
-    spec = read_record(folder.spec, StepSpec)
+    spec = read_record(step.spec, StepSpec)
     if spec is None:
-        raise StepError(f"{folder.path} holds no spec.json")
-    run = RunFolder(Path(spec.run_folder))
-    is_trial = run.run_id != spec.run_id
+        raise StepError(f"{step.path} holds no spec.json")
+    is_trial = run.path.parent.name == "trials"
     whole = RunFolder(run.path.parents[1]) if is_trial else run
     git = json.loads(read_bytes(whole.provenance) or "{}").get("git") or {}
     return Identity(
-        run_id=spec.run_id,
+        run_id=whole.run_id,
         trial=str(int(run.run_id)) if is_trial else "",
         recipe=recipe.name,
         site=site.name,
         attempt=str(spec.attempt),
-        dataset=node.fingerprint,
+        dataset=fingerprint,
         git_commit=git.get("commit", ""),
     )
 
@@ -119,6 +120,26 @@ def build_loggers(
             make = partial(instantiate, allowed=allowed, key=key)
             loggers.append(begin(config, recipe, identity, make))
     return loggers
+
+
+def log_evaluation(
+    context: StepContext,
+    run: RunFolder,
+    fingerprint: str,
+    metrics: Mapping[str, float | None],
+    step: int | None,
+) -> None:
+    """Send metrics of an evaluation to the loggers of the run that trained the model."""
+    recipe, site = context.recipe, context.site
+    identity = identity_of(run, context.folder, fingerprint, recipe, site)
+    known = {name: value for name, value in metrics.items() if value is not None}
+    for each in build_loggers(recipe, Allowed.of(recipe, site), run.tensorboard, identity):
+        each.log_metrics(known, step)
+        each.save()
+        if (run.checkpoints / OUTCOME).exists():  # else the training still logs
+            each.finalize("success")
+        if isinstance(each, WandbLogger):
+            each.experiment.finish()
 
 
 def shield(logger: Logger, run: RunFolder) -> None:
