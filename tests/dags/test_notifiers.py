@@ -110,7 +110,7 @@ def test_the_reaper_tells_of_each_end_that_has_moved(
     monkeypatch.setattr(run_operators, "eta_changes", lambda: iter(changes))
     reap = copy.copy(dag_bag.dags["headrace_reaper"].get_task("reap"))
     task_policy(reap)
-    reap.execute({"dag": reap.dag})
+    reap.reap({"dag": reap.dag})
     first, second = mails
     assert "Subject: digits ends at another time" in first
     assert "digits on laptop ends 90 min later than expected" in _text(first)
@@ -129,7 +129,7 @@ def test_a_notice_that_fails_ends_neither_the_reaper_nor_other_notices(tmp_path,
     monkeypatch.setattr(run_operators, "reap", lambda *_: ("a line",))
     monkeypatch.setattr(run_operators, "eta_changes", lambda: iter([change]))
     reap = ReapOperator(task_id="reap", on_eta_change=[failing, sent.append])
-    assert reap.execute({}) == ["a line"]
+    assert reap.reap({}) == ["a line"]
     assert [each["change"] for each in sent] == [change]
     assert failures_of(RunFolder(tmp_path)).last == "notice 1: ConnectionError: the hook is down"
 

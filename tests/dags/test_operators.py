@@ -718,14 +718,14 @@ def airflow_knows(monkeypatch):
 def test_a_run_whose_dag_run_has_ended_is_put_right(run, context, airflow_knows):
     """Timeouts and killed teardowns leave nothing behind (pains 9)."""
     airflow_knows(active=False)
-    lines = ReapOperator(task_id="reap").execute(context)
+    lines = ReapOperator(task_id="reap").reap(context)
     assert any(run.run_id in line for line in lines)
     assert open_ledger().run(run.run_id).state is StepState.LOST
 
 
 def test_a_run_whose_dag_run_lives_is_left_alone(run, context, airflow_knows):
     airflow_knows(active=True)
-    assert ReapOperator(task_id="reap").execute(context) == []
+    assert ReapOperator(task_id="reap").reap(context) == []
     assert open_ledger().run(run.run_id).state is StepState.RUNNING
 
 
