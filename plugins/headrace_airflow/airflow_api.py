@@ -142,10 +142,12 @@ class Owners:
         address = DagRunAddress.parse(record.owner)
         if address is None or record.owner in self._living:
             return None
-        if dag_runs_are_active(address.dag_id, address.run_id):
+        asked = (address.dag_id, address.run_id)
+        if dag_runs_are_active(*asked):
             return None
-        has_failed = dag_runs_are_active(address.dag_id, address.run_id, states=["failed"])
-        return StepState.LOST if has_failed else StepState.CANCELLED
+        if dag_runs_are_active(*asked, states=["failed"]):
+            return StepState.LOST
+        return None if dag_runs_are_active(*asked) else StepState.CANCELLED  # None: just cleared
 
     def has_left(self, record: RunRecord, step: str) -> bool:
         """Whether the task of a running step has ended; in our DAGs it has the name of the step."""
