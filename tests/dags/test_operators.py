@@ -659,7 +659,7 @@ def test_finish_tells_why_a_step_has_ended(run, context, monkeypatch, reason, st
         message=f"Cancelled: {reason}\n  more", started_at=0.0, finished_at=1.0,
     )  # fmt: skip
     states = {**dict.fromkeys(STEPS, "success"), "train": "failed"}
-    monkeypatch.setattr(run_operators, "outputs_of", lambda _: dict.fromkeys(STEPS, {}))
+    monkeypatch.setattr(run_operators, "outputs_of", lambda _: {step: {} for step in STEPS})
     monkeypatch.setattr(run_operators, "task_states", lambda *_: states)
     told = rf"{state.value}: train is failed \(Cancelled: {reason.partition('(')[0]}"
     with pytest.raises(AirflowFailException, match=told):
@@ -697,7 +697,7 @@ def test_a_step_marked_as_success_while_it_runs_cancels_the_run(
 )
 def test_finish_fails_with_its_run(run, context, monkeypatch, states, words):
     """A step is skipped in a DAG run that is marked failed; the DAG run is to stay failed."""
-    monkeypatch.setattr(run_operators, "outputs_of", lambda _: dict.fromkeys(STEPS, {}))
+    monkeypatch.setattr(run_operators, "outputs_of", lambda _: {step: {} for step in STEPS})
     monkeypatch.setattr(run_operators, "task_states", lambda *_: states)
     with pytest.raises(AirflowFailException, match=words):
         FinishRunOperator(task_id="finish", run_id=run.run_id).execute(context)

@@ -93,7 +93,7 @@ def test_a_variable_of_the_shell_is_used_or_named(tmp_path, name, is_used):
     environment, lines = environment_for({name: "a secret", "PATH": "/bin"}, settings)
     assert environment["PATH"] == "/bin"
     assert (environment.get(name) == "a secret") is is_used
-    assert [line.partition(" is not used: ")[0] for line in lines] == [] if is_used else [name]
+    assert [line.partition(" is not used: ")[0] for line in lines] == ([] if is_used else [name])
     assert "a secret" not in "".join(lines)
 
 

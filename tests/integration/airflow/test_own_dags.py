@@ -1,4 +1,4 @@
-"""The examples of the how-to run as they stand, in `$HEADRACE_HOME/dags`; mails are sent by SMTP."""
+"""The examples of the how-to run as they stand, in `$HEADRACE_HOME/dags`."""
 
 from __future__ import annotations
 
