@@ -230,10 +230,8 @@ class FinishRunOperator(RunOperator):
             finish_run(run, state)
             inform(run.folder, "telemetry", partial(tell_run, run))
             if undone:
-                states = ", ".join(
-                    f"{step} is {at}{_why(run, step)}" for step, at in undone.items()
-                )
-                raise MistakeError(f"Run {run.run_id} {state.value}: {states}")
+                lines = ", ".join(f"{step} is {at}{_why(run, step)}" for step, at in undone.items())
+                raise MistakeError(f"Run {run.run_id} {state.value}: {lines}")
         outputs = outputs_of(run.run_id)
         if MODELS in self.outlets and "train" in outputs:  # not where a user marked it success
             publish_model(context, run.run_id, run.recipe.name, outputs)
@@ -295,7 +293,8 @@ class ReapOperator(BaseSensorOperator):  # type: ignore[misc]
     def poke(self, context: Context) -> bool:
         """Look once; return whether the DAG run is old enough to end."""
         self.reap(context)
-        return time.time() - context["dag_run"].start_date.timestamp() > DAG_RUN_S
+        started_at: float = context["dag_run"].start_date.timestamp()
+        return time.time() - started_at > DAG_RUN_S
 
     def reap(self, context: Context) -> list[str]:
         """Return a line for each thing that was ended."""

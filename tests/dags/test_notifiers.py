@@ -11,6 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from airflow.configuration import conf
+
 from headrace.files.layout import RunFolder
 from headrace.informing import failures_of
 from headrace.ledger.ledger import open_ledger
@@ -79,6 +81,8 @@ def test_the_example_hangs_notifiers_on_the_tasks_that_tell_of_ends(dag_bag, tas
     task_policy(finish)
     context = {
         "dag": finish.dag,
+        "conf": conf,
+        "run_id": "manual 1",
         "params": {"recipe": "digits", "site": "laptop"},
         "dag_run": SimpleNamespace(triggering_user_name="ann"),
         "ti": SimpleNamespace(xcom_pull=lambda task: f"run-of-{task}"),
@@ -90,7 +94,10 @@ def test_the_example_hangs_notifiers_on_the_tasks_that_tell_of_ends(dag_bag, tas
     assert "Subject: Failed: digits on laptop, of ann" in failed
     assert "by bob in Airflow" in _text(failed)
     assert "Subject: Done: digits on laptop, of ann" in done
-    assert _text(done) == "Run run-of-prepare"
+    page = "/dags/headrace_train/runs/manual%201/plugin/headrace-run"
+    assert _text(done).startswith("Run run-of-prepare: http")
+    assert _text(done).endswith(page)
+    assert _text(failed).endswith(page)
 
 
 def _text(mail: str) -> str:
