@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
 from airflow.configuration import conf
 
 from headrace.files.layout import RunFolder

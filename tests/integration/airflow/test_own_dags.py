@@ -26,7 +26,7 @@ def own(airflow_service: AirflowService) -> AirflowService:
         code = _SIZE.sub(SITE, block.partition("```")[0])
         (folder / f"example_{number}.py").write_text(code)
     (folder / "wrong.py").write_text("from airflow.sdk import DAG\nDAG(dag_id=undefined)\n")
-    taken = "from airflow.sdk import DAG\nDAG(dag_id='headrace_train', schedule=None)\n"
+    taken = "from airflow.sdk import DAG\ntaken = DAG(dag_id='headrace_train', schedule=None)\n"
     (folder / "taken.py").write_text(taken)
     wait_until(lambda: airflow_service.api.dag_ids() >= _IDS, 120, "the DAGs", poll_s=1)
     return airflow_service
