@@ -127,8 +127,8 @@ def environment_for(
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the components' environment, and a line for each variable that is not used.
 
-    Variables of the caller are used, also in place of `_preferences`. Not used are those of which
-    `headrace up` needs its own value, and their forms `…_CMD` and `…_SECRET`.
+    Variables of the caller are used, also in place of `_preferences`. Not used are those that
+    `headrace up` sets itself, and their forms `…_CMD` and `…_SECRET`.
     """
     own = {name: value for name, value in settings.items() if name not in _PREFERRED}
     options = {name.removesuffix("_CMD") for name in own} | _NEVER
