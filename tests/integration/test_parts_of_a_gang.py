@@ -43,7 +43,9 @@ NUM_NODES = 3
 NUM_SAMPLES, SHARD_SAMPLES = 180, 5
 NUM_SHARDS = NUM_SAMPLES // SHARD_SAMPLES
 BALLAST_BYTES = 32 * 2**10
-NODE_BYTES = 2**20 + 12 * 180 * 2**10 + 16 * 180 * 2**10
+BATCHES_BYTES = 3 * 3 * 4 * BALLAST_BYTES
+"""Of three batches of 3 samples: small integers may become floats."""
+NODE_BYTES = 2**20 + 12 * 180 * 2**10 + 16 * 180 * 2**10 + BATCHES_BYTES
 """Of shards of less than 180 KiB: room for twelve that are fetched, and some 16 to hold."""
 
 LOSES_POWER_AFTER = 6

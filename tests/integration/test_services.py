@@ -95,8 +95,8 @@ def test_nodes_of_a_slurm_job_reach_a_service_in_a_container(
         ),
         (
             ("sh", "-c", "echo recovers {port}; exec sleep 600"),
-            1,
-            r"accepts no connection after 1 s, at port \d+ of 127.0.0.1.*recovers \d+",
+            8,
+            r"accepts no connection after 8 s, at port \d+ of 127.0.0.1.*recovers \d+",
         ),
     ],
 )

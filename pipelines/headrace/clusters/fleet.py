@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from asyncio import run_coroutine_threadsafe
@@ -142,9 +143,10 @@ class Fleet(NodeCalls):
         losses: dict[int, int] = {}
         try:
             while True:
-                # nothing is known of an item that has not ended: with an end, no queue ahead
-                per_item_s = longest_s or (max(left_s(), 1e-9) if left_s is not no_end else 1.0)
-                rounds = int(min(_AHEAD, max(left_s(), 0) / per_item_s))
+                remaining_s = max(left_s(), 0.0)
+                # no item has ended: with an end, no queue ahead
+                unknown_s = 1.0 if math.isinf(remaining_s) else remaining_s or 1.0
+                rounds = int(min(_AHEAD, remaining_s / (longest_s or unknown_s)))
                 while num_begun < len(items) and len(running) < rounds * slots:
                     running[begin((items[num_begun],))] = num_begun
                     num_begun += 1

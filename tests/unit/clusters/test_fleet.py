@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -105,7 +106,10 @@ def test_no_item_begins_that_the_lease_would_not_finish(fleet: Fleet, on_one_nod
         done.extend(calls.map(fleet_functions.work_for, items, left_s=lambda: 0.01))
     assert 1 <= len(done) <= fleet.role.nodes * fleet.role.threads_per_node
     assert caught.value.what.startswith(f"{len(items) - len(done)} items")
-    assert len(list(calls.map(fleet_functions.work_for, [0.01] * 9, left_s=lambda: 60.0))) == 9
+    end_s = time.monotonic() + 60.0
+    items = [0.01] * 9
+    for left_s in (lambda: 60.0, lambda: end_s - time.monotonic(), lambda: math.inf):
+        assert len(list(calls.map(fleet_functions.work_for, items, left_s=left_s))) == 9
 
 
 def test_the_time_of_the_caller_between_two_items_is_not_that_of_an_item(fleet: Fleet) -> None:
