@@ -1,5 +1,7 @@
 """End abandoned work: every 15 seconds, leases and steps whose DAG run or task has ended.
 
+Its DAG runs take an hour each: the task looks, and is rescheduled, until the next one begins.
+
 Tasks end their own work. This DAG is for cases in which they cannot: a task was marked failed
 while no triggerer ran, a DAG run timed out or was deleted, a host process was killed, an instance
 of EC2 outlived its lease. It also records such runs as lost. Do not trigger or pause it. Its tag is
@@ -19,10 +21,16 @@ with DAG(
     doc_md=__doc__,
     tags=["housekeeping"],
     start_date=datetime(2025, 1, 1, tzinfo=timezone.utc),
-    schedule=timedelta(seconds=15),  # its start and the end of the work fit into a minute besides
+    schedule="@continuous",
     catchup=False,
     max_active_runs=1,
     is_paused_upon_creation=False,
-    dagrun_timeout=timedelta(minutes=5),
 ):
-    ReapOperator(task_id="reap", owner="headrace", do_xcom_push=False)
+    ReapOperator(
+        task_id="reap",
+        owner="headrace",
+        do_xcom_push=False,
+        execution_timeout=timedelta(minutes=5),  # of one look
+        retries=240,
+        retry_delay=timedelta(seconds=15),
+    )

@@ -17,6 +17,7 @@ from headrace.errors import UnknownNameError
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
 from headrace.ledger.usage_rows import at_most
+from headrace.states import StepState
 
 logger = logging.getLogger(__name__)
 
@@ -27,14 +28,15 @@ _KIND = "airflow"
 _MOST_EVENTS = 1000
 _AT_ONCE = 100
 """DAG runs per request."""
-_ACTIVE_DAG_RUN = ["queued", "running"]
 _ENDED_TASK = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 
 
-def dag_runs_are_active(dag_id: str, *run_ids: str) -> bool:
-    """Whether DAG runs exist and none has ended. Works in tasks and, in a thread, in triggers."""
+def dag_runs_are_active(
+    dag_id: str, *run_ids: str, states: Sequence[str] = ("queued", "running")
+) -> bool:
+    """Whether DAG runs exist and all are in these states. Works in tasks and triggers' threads."""
     count = RuntimeTaskInstance.get_dr_count(
-        dag_id=dag_id, run_ids=list(run_ids), states=_ACTIVE_DAG_RUN
+        dag_id=dag_id, run_ids=list(run_ids), states=list(states)
     )
     return int(count) == len(run_ids)
 
@@ -131,12 +133,21 @@ class Owners:
         for run_id, states in tasks_of_runs(dag_id, run_ids).items():
             self._tasks[str(DagRunAddress(dag_id=dag_id, run_id=run_id))] = states
 
-    def is_done(self, record: RunRecord) -> bool:
-        """Whether the DAG run of a run has ended or was deleted; False for other owners."""
+    def ended(self, record: RunRecord) -> StepState | None:
+        """Return the state of a run whose DAG run has ended; None if it goes on, or for others.
+
+        A user has deleted a DAG run that does not exist, and has marked one that has succeeded
+        without its task `finish`: the run is cancelled, as by every other way to stop it.
+        """
         address = DagRunAddress.parse(record.owner)
         if address is None or record.owner in self._living:
-            return False
-        return not dag_runs_are_active(address.dag_id, address.run_id)
+            return None
+        asked = (address.dag_id, address.run_id)
+        if dag_runs_are_active(*asked):
+            return None
+        if dag_runs_are_active(*asked, states=["failed"]):
+            return StepState.LOST
+        return None if dag_runs_are_active(*asked) else StepState.CANCELLED  # None: just cleared
 
     def has_left(self, record: RunRecord, step: str) -> bool:
         """Whether the task of a running step has ended; in our DAGs it has the name of the step."""

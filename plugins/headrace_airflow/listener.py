@@ -31,6 +31,13 @@ _MOST_CHARS = 1000
 
 _JUST_NOW = timedelta(minutes=1)
 
+_NOT_DONE = ("failed", "upstream_failed", "skipped")
+_TO_CLEAR = {
+    **dict.fromkeys(("PrepareRunOperator", "StepOperator", "PackOperator"), _NOT_DONE),
+    "FinishRunOperator": (*_NOT_DONE, "success"),
+}
+"""States of tasks that run again with a cleared task of their DAG run, by operator."""
+
 
 @hookimpl  # type: ignore[untyped-decorator]
 def on_task_instance_failed(previous_state: object, task_instance: Any) -> None:
@@ -54,8 +61,28 @@ def on_dag_run_failed(dag_run: Any) -> None:
 
 
 @hookimpl  # type: ignore[untyped-decorator]
+def on_dag_run_running(dag_run: Any) -> None:
+    """Clear what an earlier failure left, after a user has cleared any task of a DAG run.
+
+    Airflow's *only failed* leaves the steps that were skipped, and `finish` would then fail.
+    """
+    from airflow.models.taskinstance import clear_task_instances  # as in `_user`
+    from sqlalchemy.orm import object_session
+
+    _remove_note(dag_run)
+    if (session := object_session(dag_run)) is not None:
+        tasks = dag_run.get_task_instances(session=session)
+        left = [ti for ti in tasks if ti.state in _TO_CLEAR.get(ti.operator, ())]
+        clear_task_instances(left, session, dag_run_state=False)
+
+
+@hookimpl  # type: ignore[untyped-decorator]
 def on_dag_run_success(dag_run: Any) -> None:
     """Remove the note about an earlier failure: the DAG run has succeeded in the end."""
+    _remove_note(dag_run)
+
+
+def _remove_note(dag_run: Any) -> None:
     note_before = dag_run.dag_run_note
     if note_before is not None and note_before.user_id == _AUTHOR:
         dag_run.dag_run_note = None

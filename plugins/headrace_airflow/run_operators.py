@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import importlib
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -16,7 +17,7 @@ from typing import Any
 from urllib.parse import quote
 
 import structlog
-from airflow.sdk import BaseOperator, BaseOperatorLink
+from airflow.sdk import BaseOperator, BaseOperatorLink, BaseSensorOperator
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
@@ -48,6 +49,9 @@ WHY_KEY = "why"
 
 RUN_TAB = "headrace-run"
 """Route of the tab on a DAG run that shows the page of its run."""
+
+LOOKS_EVERY_S, DAG_RUN_S = 15.0, 3600.0
+"""Seconds between two looks of the reaper, and the length of its DAG runs."""
 
 OF_HEADRACE = (ABANDONED, RELEASED)
 """Parts of the reasons of a cancellation that no user requested."""
@@ -218,29 +222,35 @@ class FinishRunOperator(RunOperator):
         with told_to_airflow(context):
             run = open_run(self.run_id)
             end_steps(run, ABANDONED)  # what a user stops takes a moment to end
-            by_user = _stopped_by_user(run)
-            undone = self._undone(context, run, by_user)
+            address = DagRunAddress.of(context)
+            states = task_states(address.dag_id, address.run_id)
+            by_user = [*_stopped_by_user(run), *_marked(run, states)]
+            undone = _undone(run, states, by_user)
             state = _state(run, undone, by_user)
             finish_run(run, state)
             inform(run.folder, "telemetry", partial(tell_run, run))
             if undone:
-                states = ", ".join(
-                    f"{step} is {at}{_why(run, step)}" for step, at in undone.items()
-                )
-                raise MistakeError(f"Run {run.run_id} {state.value}: {states}")
+                lines = ", ".join(f"{step} is {at}{_why(run, step)}" for step, at in undone.items())
+                raise MistakeError(f"Run {run.run_id} {state.value}: {lines}")
         outputs = outputs_of(run.run_id)
         if MODELS in self.outlets and "train" in outputs:  # not where a user marked it success
             publish_model(context, run.run_id, run.recipe.name, outputs)
         self.log.info("%s: run %s in %s", state.value.capitalize(), run.run_id, run.folder.path)
         return state.value
 
-    def _undone(self, context: Context, run: Run, by_user: Collection[str]) -> dict[str, str]:
-        address = DagRunAddress.of(context)
-        states = task_states(address.dag_id, address.run_id)
-        is_marked = any(states.get(step) == "success" for step in by_user)
-        good = ("success", "skipped") if is_marked else ("success",)
-        steps = [step.name for step in steps_of(run.recipe, run.request.kind)]
-        return {step: str(states.get(step)) for step in steps if states.get(step) not in good}
+
+def _marked(run: Run, states: Mapping[str, str | None]) -> list[str]:
+    """Return the steps without a result whose task a user has marked success."""
+    steps = [step.name for step in steps_of(run.recipe, run.request.kind)]
+    outputs = outputs_of(run.run_id)
+    return [step for step in steps if states.get(step) == "success" and step not in outputs]
+
+
+def _undone(run: Run, states: Mapping[str, str | None], by_user: Collection[str]) -> dict[str, str]:
+    is_marked = any(states.get(step) == "success" for step in by_user)
+    good = ("success", "skipped") if is_marked else ("success",)
+    steps = [step.name for step in steps_of(run.recipe, run.request.kind)]
+    return {step: str(states.get(step)) for step in steps if states.get(step) not in good}
 
 
 def _stopped_by_user(run: Run) -> list[str]:
@@ -265,8 +275,11 @@ def _why(run: Run, step: str) -> str:
     return f" ({message})" if message else ""
 
 
-class ReapOperator(BaseOperator):  # type: ignore[misc]
+class ReapOperator(BaseSensorOperator):  # type: ignore[misc]
     """Ends steps, leases and runs whose DAG run or task has ended without doing so.
+
+    It looks every 15 seconds in the same DAG run and frees its worker slot meanwhile. It needs no
+    triggerer. After an hour it succeeds, so that Airflow can remove old rows and logs.
 
     Args:
         on_eta_change: Notifiers of Airflow that are called for each run whose expected end has
@@ -274,14 +287,19 @@ class ReapOperator(BaseOperator):  # type: ignore[misc]
     """
 
     def __init__(self, *, on_eta_change: Sequence[Notifier] = (), **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        super().__init__(mode="reschedule", poke_interval=LOOKS_EVERY_S, **kwargs)
         self.on_eta_change = on_eta_change
 
-    def execute(self, context: Context) -> list[str]:
-        """Returns a line for each thing that was ended."""
-        with told_to_airflow(context):
-            owners = Owners(going_on())
-            lines = reap(owners.is_done, owners.has_left)
+    def poke(self, context: Context) -> bool:
+        """Look once; return whether the DAG run is old enough to end."""
+        self.reap(context)
+        started_at: float = context["dag_run"].start_date.timestamp()
+        return time.time() - started_at > DAG_RUN_S
+
+    def reap(self, context: Context) -> list[str]:
+        """Return a line for each thing that was ended."""
+        owners = Owners(going_on())
+        lines = reap(owners.ended, owners.has_left)
         for line in lines:
             self.log.info("%s", line)
         for change in eta_changes() if self.on_eta_change else ():

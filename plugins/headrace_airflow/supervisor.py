@@ -44,7 +44,9 @@ from headrace_airflow.service import (
     Component,
     airflow_settings,
     dags_folder,
+    environment_for,
     loopback_without_proxy,
+    own_dags,
     reserve_port,
 )
 
@@ -72,10 +74,12 @@ class Supervisor:
         secret = folder / "jwt_secret"
         if not secret.exists():
             write_text(secret, secrets.token_urlsafe(64))
-        self._settings = airflow_settings(folder, port, secret)
+        own_dags(folder).mkdir(exist_ok=True)
+        settings = airflow_settings(folder, port, secret)
+        environment, self._notices = environment_for(os.environ, settings)
+        self._settings = {name: environment[name] for name in settings}
         self._environment = {
-            **os.environ,
-            **self._settings,
+            **environment,
             **loopback_without_proxy(os.environ),
             "SPT_NOENV": "1",  # processes that change their title keep their environment variables
         }
@@ -145,6 +149,7 @@ class Supervisor:
             url=self._url,
             folder=str(self._folder),
             environment=self._settings,
+            notices=self._notices,
         )
         write_record(record_file(), server)
         self._published = True

@@ -115,7 +115,7 @@ def _questions(folders: Sequence[LeaseFolder]) -> Questions:
     yield "its trials", partial(trials_page, _SUITE)
     yield "page of costs", cost_page
     yield "costs of what goes on, entered", partial(refresh_usage, older_than_s=0.0)
-    yield "a pass of the reaper", lambda: reap(lambda _run: False, lambda _run, _step: False)
+    yield "a pass of the reaper", lambda: reap(lambda _run: None, lambda _run, _step: False)
     yield "a look of each trigger of a step", partial(_look, folders)
 
 

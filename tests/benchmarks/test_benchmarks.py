@@ -255,7 +255,7 @@ def test_leases_on_paper_live_as_long_as_their_heartbeats(
         for lease in (first, second):
             row = told[lease.lease_id]
             assert (row.state, row.nodes_here, row.usd_per_hour) == (LeaseState.READY, 2, 2.0)
-        assert reap(lambda _run: False, lambda _run, _step: False) == ()
+        assert reap(lambda _run: None, lambda _run, _step: False) == ()
     assert len(open_ledger().runs(states=(StepState.RUNNING,))) == 3
 
 

@@ -92,7 +92,11 @@ def test_a_step_is_retried_soon_and_never_limited_by_airflow(dag_bag, dag_id):
 def test_the_reaper_is_on_and_leaves_time_to_end_things_within_a_minute(dag_bag):
     """Pains 9."""
     reaper = dag_bag.dags["headrace_reaper"]
-    assert reaper.schedule <= timedelta(seconds=30)
+    look = reaper.get_task("reap")
+    assert (reaper.schedule, look.mode) == ("@continuous", "reschedule")
+    assert look.poke_interval <= 30
+    assert look.execution_timeout <= timedelta(minutes=5)
+    assert look.retries * look.retry_delay >= timedelta(hours=1)  # no more DAG runs if it fails
     assert reaper.max_active_runs == 1
     assert reaper.is_paused_upon_creation is False
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from airflow.configuration import conf
 
 from headrace.files.layout import RunFolder
 from headrace.informing import failures_of
@@ -79,6 +80,8 @@ def test_the_example_hangs_notifiers_on_the_tasks_that_tell_of_ends(dag_bag, tas
     task_policy(finish)
     context = {
         "dag": finish.dag,
+        "conf": conf,
+        "run_id": "manual 1",
         "params": {"recipe": "digits", "site": "laptop"},
         "dag_run": SimpleNamespace(triggering_user_name="ann"),
         "ti": SimpleNamespace(xcom_pull=lambda task: f"run-of-{task}"),
@@ -90,7 +93,10 @@ def test_the_example_hangs_notifiers_on_the_tasks_that_tell_of_ends(dag_bag, tas
     assert "Subject: Failed: digits on laptop, of ann" in failed
     assert "by bob in Airflow" in _text(failed)
     assert "Subject: Done: digits on laptop, of ann" in done
-    assert _text(done) == "Run run-of-prepare"
+    page = "/dags/headrace_train/runs/manual%201/plugin/headrace-run"
+    assert _text(done).startswith("Run run-of-prepare: http")
+    assert _text(done).endswith(page)
+    assert _text(failed).endswith(page)
 
 
 def _text(mail: str) -> str:
@@ -110,7 +116,7 @@ def test_the_reaper_tells_of_each_end_that_has_moved(
     monkeypatch.setattr(run_operators, "eta_changes", lambda: iter(changes))
     reap = copy.copy(dag_bag.dags["headrace_reaper"].get_task("reap"))
     task_policy(reap)
-    reap.execute({"dag": reap.dag})
+    reap.reap({"dag": reap.dag})
     first, second = mails
     assert "Subject: digits ends at another time" in first
     assert "digits on laptop ends 90 min later than expected" in _text(first)
@@ -129,7 +135,7 @@ def test_a_notice_that_fails_ends_neither_the_reaper_nor_other_notices(tmp_path,
     monkeypatch.setattr(run_operators, "reap", lambda *_: ("a line",))
     monkeypatch.setattr(run_operators, "eta_changes", lambda: iter([change]))
     reap = ReapOperator(task_id="reap", on_eta_change=[failing, sent.append])
-    assert reap.execute({}) == ["a line"]
+    assert reap.reap({}) == ["a line"]
     assert [each["change"] for each in sent] == [change]
     assert failures_of(RunFolder(tmp_path)).last == "notice 1: ConnectionError: the hook is down"
 

@@ -604,19 +604,22 @@ def test_packing_publishes_each_version_once(
 STEPS = ("pack", "stage", "train", "evaluate")
 
 
-def test_finish_records_a_run_that_succeeded_and_closes_what_is_open(run, context, monkeypatch):
+def test_a_run_whose_tasks_were_marked_success_without_a_result_is_cancelled(
+    run, context, monkeypatch
+):
     """A step that a user has marked as succeeded leaves its lease, and training no model."""
     lease_id = lease_on_disk(run, "gpu")
     monkeypatch.setattr(run_operators, "task_states", lambda *_: dict.fromkeys(STEPS, "success"))
     finish = FinishRunOperator(task_id="finish", run_id=run.run_id, outlets=[MODELS])
-    assert finish.execute(context) == "succeeded"
+    assert finish.execute(context) == "cancelled"
     assert not context["outlet_events"]
-    assert open_ledger().run(run.run_id).state is StepState.SUCCEEDED
+    assert open_ledger().run(run.run_id).state is StepState.CANCELLED
     assert not open_ledger().lease(lease_id).state.is_active
 
 
 def test_finish_publishes_the_model_with_its_metrics(run, context, monkeypatch):
     outputs = {
+        "stage": {},
         "pack": {"fingerprint": "f"},
         "train": {
             "checkpoint": "/c/100",
@@ -656,6 +659,7 @@ def test_finish_tells_why_a_step_has_ended(run, context, monkeypatch, reason, st
         message=f"Cancelled: {reason}\n  more", started_at=0.0, finished_at=1.0,
     )  # fmt: skip
     states = {**dict.fromkeys(STEPS, "success"), "train": "failed"}
+    monkeypatch.setattr(run_operators, "outputs_of", lambda _: {step: {} for step in STEPS})
     monkeypatch.setattr(run_operators, "task_states", lambda *_: states)
     told = rf"{state.value}: train is failed \(Cancelled: {reason.partition('(')[0]}"
     with pytest.raises(AirflowFailException, match=told):
@@ -693,6 +697,7 @@ def test_a_step_marked_as_success_while_it_runs_cancels_the_run(
 )
 def test_finish_fails_with_its_run(run, context, monkeypatch, states, words):
     """A step is skipped in a DAG run that is marked failed; the DAG run is to stay failed."""
+    monkeypatch.setattr(run_operators, "outputs_of", lambda _: {step: {} for step in STEPS})
     monkeypatch.setattr(run_operators, "task_states", lambda *_: states)
     with pytest.raises(AirflowFailException, match=words):
         FinishRunOperator(task_id="finish", run_id=run.run_id).execute(context)
@@ -706,8 +711,10 @@ def test_finish_fails_with_its_run(run, context, monkeypatch, states, words):
 def airflow_knows(monkeypatch):
     """Scripts what Airflow's API server answers."""
 
-    def put(*, active, tasks=None):
-        monkeypatch.setattr(owners, "dag_runs_are_active", lambda *_: active)
+    def put(*, active, tasks=None, failed=True):
+        monkeypatch.setattr(
+            owners, "dag_runs_are_active", lambda *_, states=(): failed if states else active
+        )
         monkeypatch.setattr(
             owners, "tasks_of_runs", lambda _, run_ids: dict.fromkeys(run_ids, tasks or {})
         )
@@ -715,17 +722,20 @@ def airflow_knows(monkeypatch):
     return put
 
 
-def test_a_run_whose_dag_run_has_ended_is_put_right(run, context, airflow_knows):
-    """Timeouts and killed teardowns leave nothing behind (pains 9)."""
-    airflow_knows(active=False)
-    lines = ReapOperator(task_id="reap").execute(context)
+@pytest.mark.parametrize(
+    ("failed", "state"), [(True, StepState.LOST), (False, StepState.CANCELLED)]
+)
+def test_a_run_whose_dag_run_has_ended_is_put_right(run, context, airflow_knows, failed, state):
+    """Timeouts and killed teardowns leave nothing behind (pains 9); a user deletes and marks."""
+    airflow_knows(active=False, failed=failed)
+    lines = ReapOperator(task_id="reap").reap(context)
     assert any(run.run_id in line for line in lines)
-    assert open_ledger().run(run.run_id).state is StepState.LOST
+    assert open_ledger().run(run.run_id).state is state
 
 
 def test_a_run_whose_dag_run_lives_is_left_alone(run, context, airflow_knows):
     airflow_knows(active=True)
-    assert ReapOperator(task_id="reap").execute(context) == []
+    assert ReapOperator(task_id="reap").reap(context) == []
     assert open_ledger().run(run.run_id).state is StepState.RUNNING
 
 
@@ -752,7 +762,8 @@ def test_airflow_is_asked_of_many_runs_at_once(run, monkeypatch):
 
     def count(dag_id, run_ids, states):
         asked.append(len(run_ids))
-        return len(set(run_ids) - set(ended))
+        has_failed = set(run_ids) & set(ended)
+        return len(has_failed) if states == ["failed"] else len(run_ids) - len(has_failed)
 
     def states(dag_id, run_ids):
         asked.append(len(run_ids))
@@ -762,22 +773,22 @@ def test_airflow_is_asked_of_many_runs_at_once(run, monkeypatch):
     monkeypatch.setattr(owners.RuntimeTaskInstance, "get_task_states", states)
     records = [replace(record, owner=f"airflow:headrace_train:{n}") for n in range(150)]
     living = owners.Owners([*records, replace(record, owner="cli:host:1:2.0")])
-    assert not any(living.is_done(each) or living.has_left(each, "train") for each in records)
+    assert not any(living.ended(each) or living.has_left(each, "train") for each in records)
     assert sorted(asked) == [50, 50, 100, 100]
     ended.append("7")
     some_ended = owners.Owners(records)
-    assert [each.owner for each in records if some_ended.is_done(each)] == [records[7].owner]
+    assert [each.owner for each in records if some_ended.ended(each)] == [records[7].owner]
     left = [each.owner for each in records if some_ended.has_left(each, "train")]
     assert left == [records[7].owner]
     ended.clear()  # it was cleared, and goes on: what was seen before does not count
-    assert not some_ended.is_done(records[7])
+    assert not some_ended.ended(records[7])
     assert not some_ended.has_left(records[7], "train")
 
 
 def test_runs_of_other_owners_are_not_airflows_to_judge(run, airflow_knows):
     airflow_knows(active=False, tasks={"train": "failed"})
     record = replace(open_ledger().run(run.run_id), owner="cli:host:1:2.0")
-    assert not owners.Owners([]).is_done(record)
+    assert not owners.Owners([]).ended(record)
     assert not owners.Owners([]).has_left(record, "train")
 
 

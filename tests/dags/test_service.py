@@ -35,6 +35,7 @@ from headrace_airflow.local_executor import LocalExecutor
 from headrace_airflow.plugin import OneWriter
 from headrace_airflow.service import (
     airflow_settings,
+    environment_for,
     is_free,
     listens,
     loopback_without_proxy,
@@ -62,6 +63,47 @@ def test_the_settings_are_airflows_own(tmp_path):
         assert not is_command or key in conf.sensitive_config_values, name
 
 
+_DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
+
+
+@pytest.mark.parametrize(
+    ("name", "is_used"),
+    [
+        ("AIRFLOW_CONN_SMTP_DEFAULT", True),
+        ("AIRFLOW_VAR_TEAM", True),
+        ("AIRFLOW_CONFIG", True),
+        ("AIRFLOW__SMTP__SMTP_HOST", True),
+        ("AIRFLOW__SECRETS__BACKEND", True),
+        ("AIRFLOW__CORE__FERNET_KEY_CMD", True),
+        ("AIRFLOW__CORE__PARALLELISM", True),
+        ("AIRFLOW_HOME", False),
+        ("AIRFLOW__CORE__EXECUTOR", False),
+        ("AIRFLOW__CORE__AUTH_MANAGER", False),
+        ("AIRFLOW__CORE__DAGS_FOLDER", False),
+        (_DATABASE, False),
+        (f"{_DATABASE}_CMD", False),
+        (f"{_DATABASE}_SECRET", False),
+        (f"{_DATABASE}_ASYNC", False),
+        ("AIRFLOW__API__SSL_CERT", False),
+        ("AIRFLOW__API_AUTH__JWT_SECRET", False),
+        ("AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST", False),
+    ],
+)
+def test_a_variable_of_the_shell_is_used_or_named(tmp_path, name, is_used):
+    settings = airflow_settings(tmp_path, 8081, tmp_path / "secret")
+    environment, lines = environment_for({name: "a secret", "PATH": "/bin"}, settings)
+    assert environment["PATH"] == "/bin"
+    assert (environment.get(name) == "a secret") is is_used
+    assert [line.partition(" is not used: ")[0] for line in lines] == ([] if is_used else [name])
+    assert "a secret" not in "".join(lines)
+
+
+def test_variables_of_headrace_env_are_not_named(tmp_path):
+    before = airflow_settings(tmp_path, 8081, tmp_path / "secret")
+    now = airflow_settings(tmp_path, 8082, tmp_path / "secret")
+    assert environment_for(before, now) == (now, ())
+
+
 def test_everybody_has_to_log_in(tmp_path):
     settings = airflow_settings(tmp_path, 8081, tmp_path / "secret")
     assert settings["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS"] == "False"
@@ -87,7 +129,8 @@ def test_the_settings_keep_everything_on_this_machine(tmp_path):
 
 def test_the_bundle_named_in_the_settings_holds_the_dags(tmp_path):
     settings = airflow_settings(tmp_path, 8081, tmp_path / "secret")
-    (bundle,) = json.loads(settings["AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"])
+    bundle, own = json.loads(settings["AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"])
+    assert own["kwargs"] == {"path": str(tmp_path.parent / "dags")}
     assert bundle["classpath"] == f"{HeadraceDagBundle.__module__}.{HeadraceDagBundle.__name__}"
     folder = HeadraceDagBundle(name=bundle["name"], **bundle["kwargs"]).path
     names = {path.stem for path in folder.glob("*.py")}

@@ -233,7 +233,8 @@ class AirflowService:
     def settings(self) -> Iterator[None]:
         """The environment in which headrace's own functions and commands mean this service."""
         with pytest.MonkeyPatch.context() as patch:
-            for name in _OWN_SETTINGS:
+            inherited = [name for name in os.environ if name.startswith("AIRFLOW")]
+            for name in (*_OWN_SETTINGS, *inherited):
                 patch.delenv(name, raising=False)
             patch.setenv("HEADRACE_HOME", str(self.home))
             patch.setenv("HEADRACE_TRAIN_SCHEDULE", ARRIVALS)

@@ -67,6 +67,8 @@ def up(
         with console.status("Starting Airflow"):
             server = airflow_server.up(port)
         console.print(_UP.format(server.url))
+        for notice in server.notices:
+            console.print(notice, soft_wrap=True, markup=False)
     console.print(words_for(login, shows_password=console.is_terminal), soft_wrap=True)
     if foreground and _interrupted(lambda: server.process.is_alive):
         with console.status("Stopping Airflow"):

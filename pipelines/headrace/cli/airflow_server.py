@@ -119,6 +119,8 @@ class Server(Record):
     """Airflow's home: database, logs."""
     environment: dict[str, str]
     """Variables that connect `airflow` on the command line to this Airflow."""
+    notices: tuple[str, ...] = ()
+    """Variables of the caller's environment that are not used, a line for each."""
 
 
 def airflow_folder() -> Path:
@@ -215,8 +217,7 @@ def marked(process: psutil.Process, name: str) -> str | None:
 def _spawn(port: int | None) -> ProcessIdentity:
     asked = [] if port is None else ["--port", str(port)]
     command = python_module("headrace_airflow.supervisor", *asked)
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
-    environment |= {MARK: str(home()), "HEADRACE_HOME": str(home())}
+    environment = {**os.environ, MARK: str(home()), "HEADRACE_HOME": str(home())}
     log_file().unlink(missing_ok=True)
     service = Child(name="airflow", command=command, log=log_file(), env=environment)
     return ProcessIdentity.of(start_program(service, {}).pid)

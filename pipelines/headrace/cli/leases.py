@@ -150,7 +150,7 @@ def reap(site: SiteOption = "laptop") -> None:
     from headrace.execution.reap import reap as reap_ledger  # lists do not need it
 
     with open_console(stderr=True).status("Looking …"):
-        closed = reap_ledger(lambda _run: False, lambda _run, _step: False)
+        closed = reap_ledger(lambda _run: None, lambda _run, _step: False)
     for line in closed:
         typer.echo(line)
     ended = reap_site(_site_folder(site))

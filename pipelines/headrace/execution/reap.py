@@ -46,12 +46,12 @@ _NO_LIMIT = 2**31
 
 
 def reap(
-    owner_is_done: Callable[[RunRecord], bool],
+    owner_ended: Callable[[RunRecord], StepState | None],
     step_is_abandoned: Callable[[RunRecord, str], bool],
 ) -> tuple[str, ...]:
     """End steps, leases, runs and machines without a living owner; return a line for each.
 
-    `owner_is_done` is called for runs whose owner is not an ended process of this machine,
+    `owner_ended` gives the state of runs whose owner, not a process of this machine, has ended;
     `step_is_abandoned` for running steps of runs whose owner lives.
     """
     done: list[str] = []
@@ -65,8 +65,9 @@ def reap(
             _write_off(record, error)
             done.append(f"run {record.run_id}: recorded as lost: {error.what}")
             continue
-        if owner_is_gone(record.owner) or owner_is_done(record):
-            end_run(run, StepState.LOST)
+        state = StepState.LOST if owner_is_gone(record.owner) else owner_ended(record)
+        if state is not None:
+            end_run(run, state)
             done.append(f"run {run.run_id}: its owner {record.owner} has ended; leases closed")
         else:
             rows = [row for row in attempts.get(run.run_id, ()) if not row.state.is_final]

@@ -83,7 +83,7 @@ def suite_of(recipe: Recipe) -> SuiteSpec:
         raise RecipeError(
             f"Recipe '{recipe.name}' names no trials",
             f"Give several values, as in headrace sweep {recipe.name} data.global_batch_size=32,64 "
-            "or in suite.grid of the recipe.",
+            "(in Airflow, in the field Overrides), or in suite.grid of the recipe.",
         )
     return suite
 

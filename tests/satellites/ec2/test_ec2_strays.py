@@ -221,7 +221,7 @@ def test_a_volume_that_its_instance_left_behind_is_ended(home: Path, ec2_sim: Ec
     (volume,) = ec2_sim.volumes()
     (seen,) = _listed()["found"]
     assert (seen["id"], seen["kind"], seen["state"]) == (volume.id, "volume", "available")
-    lines = reap(lambda _run: False, lambda _run, _step: False)  # as the reaper's DAG does
+    lines = reap(lambda _run: None, lambda _run, _step: False)  # as the reaper's DAG does
     assert lines == (f"volume {volume.id} (gp2, 8 GiB in us-east-1a) of lease over-gpu-1: ended",)
     assert ec2_sim.volumes() == []
 

@@ -170,7 +170,7 @@ def test_a_gang_stops_with_a_checkpoint_and_the_run_ends_with_the_reason(
     )
     assert not folder.close.exists()
     os.utime(folder.notice, (0, 0))  # nothing stopped
-    reap(lambda _run: False, lambda _run, _step: False)
+    reap(lambda _run: None, lambda _run, _step: False)
     assert "limits.budget" in folder.close.read_text()
     with pytest.raises(BudgetError):
         acquire(run, "gpu")
@@ -203,11 +203,11 @@ def test_machines_are_counted_when_a_lease_is_settled_or_later(
         patch.setattr(Ec2Meter, "machines", silent)
         finalize(run, row)
     assert open_ledger().machines(run_id=run.run_id) == ()
-    reap(lambda _run: False, lambda _run, _step: False)
+    reap(lambda _run: None, lambda _run, _step: False)
     (counted,) = open_ledger().machines(run_id=run.run_id)
     assert (counted.usd_per_hour, counted.ended_at) == (_USD_PER_HOUR, None)
     machines[0] = machines[0].model_copy(update={"ended_at": machines[0].started_at + 90.0})
-    reap(lambda _run: False, lambda _run, _step: False)
+    reap(lambda _run: None, lambda _run, _step: False)
     (ended,) = open_ledger().machines(run_id=run.run_id)
     assert ended.billed_s == 90.0
     cost = run_cost(run.run_id)

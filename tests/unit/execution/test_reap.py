@@ -28,8 +28,8 @@ from support.runs import attempt_row_of, ended_owner, lease_on_disk, make_run
 _BEGAN = NodeLine.model_validate({"event": "began", "name": "node-1"}).model_dump_json()
 
 
-def nobody(*_: object) -> bool:
-    return False
+def nobody(*_: object) -> None:
+    return None
 
 
 def submitted(run, lease_id, step="pack", *, has_number=True) -> StepFolder:
@@ -77,9 +77,8 @@ def test_the_caller_says_what_has_become_of_other_owners():
     lease_on_disk(run, host=ProcessIdentity.of())
     asked = []
 
-    def asks(record) -> bool:
+    def asks(record) -> None:
         asked.append(record.owner)
-        return False
 
     assert reap(asks, nobody) == ()
     assert asked == ["airflow:headrace_train:manual"]
