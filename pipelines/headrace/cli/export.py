@@ -58,12 +58,13 @@ def export(  # noqa: PLR0913  one for each option
 ) -> None:
     """Write a trained model for programs without headrace.
 
-    Formats: **folder** (default), which Hugging Face opens too: weights (`model.safetensors`), a program of
-    `torch.export` (`model.pt2`), classes, signature and preprocessing (`headrace.json`), the
-    model's arguments (`config.json`), and a model card (`README.md`); **onnx**, the same with
+    Formats: **folder** (default), which Hugging Face opens too: weights (`model.safetensors`), a
+    program of `torch.export` (`model.pt2`), classes, signature and preprocessing (`headrace.json`),
+    the model's arguments (`config.json`), and a model card (`README.md`); **onnx**, the same with
     `model.onnx`; **weights**, one file, a `state_dict` for `torch.load(…, weights_only=True)`
-    (default for `.pt` and `.pth`); **safetensors**, one file without pickle (`.safetensors`). A folder goes to a path, an object store, or as
-    `models:/NAME` to the registry of the MLflow server at `MLFLOW_TRACKING_URI`.
+    (default for `.pt` and `.pth`); **safetensors**, one file without pickle (`.safetensors`). A
+    folder goes to a path, an object store, or as `models:/NAME` to the registry of the MLflow
+    server at `MLFLOW_TRACKING_URI`.
 
     Examples:
         headrace export digits-20260102-030405-0a1b2c3d -o digits
