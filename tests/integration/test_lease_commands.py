@@ -22,7 +22,7 @@ from headrace.recipe.load import load_site
 from headrace.recipe.site import Role
 from headrace.runs.runs import run_of_folder
 from headrace.states import LeaseState, StepState
-from headrace.status.run import traits_of
+from headrace.status.traits import traits_of
 from headrace.steps import mailbox
 from support import command_line
 from support.leases import opened, submit_look
@@ -118,7 +118,7 @@ def test_a_probe_is_a_run_with_a_report_and_leaves_nothing(
     assert "network: one node, so its two ranks talk only over that" in notes
 
     record = open_ledger().run(run_id)
-    assert (record.state, traits_of(record).kind) == (StepState.SUCCEEDED, "probe")
+    assert (record.state, traits_of(record.folder).kind) == (StepState.SUCCEEDED, "probe")
     (taken,) = (row for row in open_ledger().usage(run_id) if row.kind == "probe")
     assert (taken.nodes, taken.cause) == (1, "succeeded")
     asked = run_of_folder(run_id, RunFolder(Path(record.folder))).request

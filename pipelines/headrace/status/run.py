@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-from headrace.errors import HeadraceError, StepError
-from headrace.files.atomic import is_there, read_bytes, read_record
+from headrace.errors import StepError
+from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, RunFolder, StepFolder, TrialFolder
 from headrace.informing import inform
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
 from headrace.ledger.trial_rows import TrialRecord
-from headrace.recipe.suite import Objective
 from headrace.record import Record
 from headrace.runs.costs import HOUR_S, Cost, cost_of, has_price
 from headrace.runs.names import named
@@ -26,35 +23,17 @@ from headrace.runs.on_disk import removal_of
 from headrace.runs.owners import owner_is_gone, user_of
 from headrace.runs.planned_steps import run_metrics
 from headrace.runs.prediction import BETWEEN, Ahead, Prediction
-from headrace.runs.suites import Sought, best_point, sought_by
+from headrace.runs.suites import best_point
 from headrace.states import LeaseState, Removal, StepState
 from headrace.status.step import FailedAttempt, StepView, step_views
+from headrace.status.traits import RunTraits, traits_of
 from headrace.steps import mailbox
-from headrace.suites.analysis import REPEATS
 from headrace.suites.records import FOLD, PRUNED, SuiteSummary
 
 _MOST = 10_000
 _OPEN = (StepState.QUEUED.value, StepState.RUNNING.value)
 _USEFUL = (StepState.SUCCEEDED.value, PRUNED)
 _AS_ENTERED = ("overrides", "dataset", "seed", "tags", "note", "is_starred")
-
-
-class RunTraits(Record):
-    """What a run is; fixed at its beginning, and read once a process."""
-
-    kind: str = "train"
-    monitor: str | None = None
-    """`trainer.monitor` of its recipe."""
-    monitor_mode: str = "min"
-    """Whether lower (`min`) or higher (`max`) values of that metric are better."""
-    own_data: bool = False
-    """Whether the training reads its own data: nothing is packed or staged."""
-    objectives: tuple[Objective, ...] = ()
-    """Objectives of a suite."""
-    log_keys: tuple[str, ...] = ()
-    """Keys that a suite samples on a logarithmic scale."""
-    repeats: frozenset[str] = frozenset()
-    """Keys in which trials of one point differ: those of seeds and of folds."""
 
 
 class MainMetric(Record):
@@ -269,7 +248,7 @@ def view_of(rows: RunRows, now: float) -> RunView:
 
 def by_ledger(rows: RunRows, now: float) -> RunView:
     """Return a run by its rows, its traits, and the summary of a suite."""
-    record, traits, attempts = rows.run, traits_of(rows.run), rows.attempts
+    record, traits, attempts = rows.run, traits_of(rows.run.folder), rows.attempts
     summary, damage = _summary(record) if traits.kind == "suite" else (None, "")
     failed = why_failed(record, attempts)
     why = failed.message or failed.state.value if failed else ""
@@ -317,7 +296,7 @@ def under_way(row: RunView, steps: Sequence[StepView]) -> dict[str, object]:
             updates["progress"] = row.trials.ended / row.trials.total
     elif now.name == "train" and now.status is not None:
         updates["metrics"] = now.status.metrics
-        updates["metric"] = main_of(now.status.metrics, traits_of(row).monitor)
+        updates["metric"] = main_of(now.status.metrics, traits_of(row.folder).monitor)
     return updates
 
 
@@ -355,52 +334,9 @@ def why_no_lease(rows: RunRows) -> str:
     return last.why_ended if last.state is LeaseState.FAILED else ""
 
 
-def traits_of(record: RunRecord | RunView) -> RunTraits:
-    """Return a run's traits; defaults if its folder is gone or damaged."""
-    try:
-        return _traits(record.folder)
-    except (ValueError, OSError, HeadraceError):  # the list shows the run nonetheless
-        return RunTraits()
-
-
 @lru_cache(maxsize=_MOST)
 def _user(path: str, owner: str) -> str:
     return user_of(RunFolder(Path(path)), owner)
-
-
-@lru_cache(maxsize=_MOST)
-def _traits(path: str) -> RunTraits:
-    folder = RunFolder(Path(path))
-    recipe = _json(folder.recipe)
-    request = _json(folder.request) if is_there(folder.request) else {}  # a trial has none
-    trainer, suite = (_part(recipe.get(name)) for name in ("trainer", "suite"))
-    monitor = trainer.get("monitor")
-    kind = "suite" if is_there(folder.source) else request.get("kind")
-    sought = sought_by(folder) if kind == "suite" else Sought()
-    seeds, grid = suite.get("seeds") not in (None, 1), _part(suite.get("grid"))
-    repeated = {"seed": seeds, FOLD: suite.get("folds"), **grid}
-    return RunTraits(
-        kind=kind if isinstance(kind, str) else "train",
-        monitor=monitor if isinstance(monitor, str) else None,
-        monitor_mode=str(trainer.get("monitor_mode", "min")),
-        own_data=kind in ("train", "suite") and "dataset" in recipe and recipe["dataset"] is None,
-        objectives=sought.objectives,
-        log_keys=sought.log_keys,
-        repeats=frozenset(key for key in REPEATS if repeated[key]),
-    )
-
-
-def _part(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _json(file: Path) -> dict[str, Any]:
-    content = None
-    with suppress(RecursionError):
-        content = json.loads(read_bytes(file) or b"")
-    if not isinstance(content, dict):
-        raise ValueError(f"{file} is not a record")  # noqa: TRY004  the same as for invalid JSON
-    return content
 
 
 def main_metric(record: RunRecord) -> MainMetric | None:
@@ -412,7 +348,9 @@ def main_metric(record: RunRecord) -> MainMetric | None:
         step: each if isinstance(each, dict) else {} for step, each in record.outputs.items()
     }
     evaluated = run_metrics({"evaluate": outputs.get("evaluate", {})})
-    return main_of(run_metrics(outputs), traits_of(record).monitor, next(iter(evaluated), None))
+    return main_of(
+        run_metrics(outputs), traits_of(record.folder).monitor, next(iter(evaluated), None)
+    )
 
 
 def main_of(metrics: Mapping[str, float], *names: str | None) -> MainMetric | None:

@@ -20,7 +20,8 @@ from headrace.record import Record
 from headrace.runs.audit import Actor, note, refused_requests
 from headrace.runs.planned_steps import run_metrics
 from headrace.states import StepState
-from headrace.status.run import MainMetric, RunView, run_views, traits_of
+from headrace.status.run import MainMetric, RunView, run_views
+from headrace.status.traits import traits_of
 
 _MOST_ACTS = 200
 _NEWEST = RunFilter()
@@ -150,7 +151,7 @@ def better_mode(metric: str, run: RunRecord) -> str:
     """
     from headrace.recipe.evaluate import BETTER_WHEN  # not needed for the newest runs
 
-    traits = traits_of(run)
+    traits = traits_of(run.folder)
     modes = {each.metric: each.mode for each in traits.objectives}
     mode = {traits.monitor or "": traits.monitor_mode, **modes, **BETTER_WHEN}.get(metric)
     if mode is None:

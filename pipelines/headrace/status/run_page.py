@@ -15,10 +15,11 @@ from headrace.record import Record
 from headrace.runs.names import named
 from headrace.runs.origin import Beside, origin, side_by_side
 from headrace.status.logs import LogName, log_files, report_address
-from headrace.status.run import RunRows, run_views, traits_of
+from headrace.status.run import RunRows, run_views
 from headrace.status.run_details import RunDetails, details_of
 from headrace.status.run_list import ActView, acts_of
 from headrace.status.step import AttemptView, attempt_views
+from headrace.status.traits import traits_of
 from headrace.steps.history import History, read_history, series_of, thinned
 
 MOST_POINTS = 2000
@@ -114,7 +115,7 @@ def run_page(run_id: str, *, can_act: bool) -> RunPage:
     """
     rows = RunRows.named(run_id)
     run_id = rows.run.run_id
-    traits, folder = traits_of(rows.run), RunFolder(Path(rows.run.folder))
+    traits, folder = traits_of(rows.run.folder), RunFolder(Path(rows.run.folder))
     history = read_history(folder)
     last = next(
         (each for each in reversed(history.all_rows) if each.samples_per_s is not None), None

@@ -21,8 +21,9 @@ from headrace.runs.suites import best_point, is_suite
 from headrace.runs.trials import changed_since, note_trials
 from headrace.states import StepState
 from headrace.status.logs import report_address
-from headrace.status.run import RunRows, RunView, Trials, by_ledger, traits_of
+from headrace.status.run import RunRows, RunView, Trials, by_ledger
 from headrace.status.run_list import ActView, acts_of
+from headrace.status.traits import traits_of
 from headrace.suites.analysis import PointResult, points
 from headrace.suites.records import FOLD, PRUNED, RunningTrial, SuiteSummary
 
@@ -162,7 +163,9 @@ def suite_page(run_id: str, *, can_act: bool) -> SuitePage:
         **dict(view),
         now=time.time(),
         acts=acts_of(run_id),
-        points=_points(run_id, read_bytes, view.objectives) if traits_of(rows.run).repeats else (),
+        points=_points(run_id, read_bytes, view.objectives)
+        if traits_of(rows.run.folder).repeats
+        else (),
         report=report_address(rows),
         can_act=can_act,
     )
@@ -216,7 +219,7 @@ def _view(rows: RunRows) -> SuiteView:
         summary = read_record(RunFolder(Path(record.folder)).summary, SuiteSummary) or summary
     except StepError as error:
         damage = error.what
-    traits, goes_on = traits_of(record), not record.state.is_final
+    traits, goes_on = traits_of(record.folder), not record.state.is_final
     modes, point = [each.mode for each in traits.objectives], None
     best = open_ledger().best_trial(record.run_id, *modes)
     if best is not None and FOLD in best.values:
