@@ -341,7 +341,7 @@ def removed(run_id: str, removal: Removal) -> UnknownNameError:
     """Return the error for a request that needs the files of a removed run."""
     again = f"Run it again: headrace rerun {run_id}"
     if removal.by == BY_HAND:
-        again = f"To leave it out of lists: headrace clean {run_id}"
+        again = f"To leave it out of lists: headrace clean {run_id.partition(':')[0]}"
     what = f"Run {run_id} was {removal.words}"
     return UnknownNameError(what, f"Its metrics and cost are kept. {again}")
 

@@ -189,7 +189,6 @@ def _note(run: RunFolder | None, part: str, why: str, error: Exception | None) -
     logger.warning("Left out, the work continues: %s: %s", part, why)
     logger.debug("%s:\n%s", part, trace)
     if run is not None:
-        whole = RunFolder(run.path.parents[1]) if run.path.parent.name == "trials" else run
         with suppress(OSError):
             line = LeftOut(at=time.time(), part=part, why=why).model_dump_json()
-            append_line(whole.informing, line)
+            append_line(run.whole.informing, line)

@@ -78,12 +78,10 @@ def identity_of(
     spec = read_record(step.spec, StepSpec)
     if spec is None:
         raise StepError(f"{step.path} holds no spec.json")
-    is_trial = run.path.parent.name == "trials"
-    whole = RunFolder(run.path.parents[1]) if is_trial else run
-    git = json.loads(read_bytes(whole.provenance) or "{}").get("git") or {}
+    git = json.loads(read_bytes(run.whole.provenance) or "{}").get("git") or {}
     return Identity(
-        run_id=whole.run_id,
-        trial=str(int(run.run_id)) if is_trial else "",
+        run_id=run.whole.run_id,
+        trial=run.run_id.partition(":")[2],
         recipe=recipe.name,
         site=site.name,
         attempt=str(spec.attempt),

@@ -115,7 +115,7 @@ _LISTING = {*_WITHOUT_RECIPES, "omegaconf", "yaml", "headrace.execution.execute"
         (("--help",), _WITHOUT_LEDGER),
         (("runs",), {*_LISTING, "headrace.clusters.lease_records", "headrace.runs.usage"}),
         (("status",), {*_LOOKING, "omegaconf", "yaml"}),
-        (("suite", "list"), _LISTING),
+        (("suite", "show"), _LISTING),
         *(((name,), _OF_ROWS) for name in ("cost", "audit")),
         (("lease", "list"), _WITHOUT_RECIPES),
         (("cache", "list"), _WITHOUT_RECIPES - {"headrace.objects.store"}),

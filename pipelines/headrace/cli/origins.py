@@ -86,7 +86,7 @@ def rerun(
     """
     before = origin(name)
     if frozen and not check:
-        run = RunFolder(Path(before.folder.partition("/trials/")[0]))
+        run = RunFolder(Path(before.folder)).whole
         environment = frozen_environment(run, before.made_with.python)
         options = (("--site", site) if site else (), ("--json",) * as_json, ("--detach",) * detach)
         begin_in(environment, ("rerun", before.name, *chain(*options)))
@@ -195,7 +195,7 @@ def _tell_today(before: Origin, found: Sequence[Beside], console: Console) -> No
 
 def _ways_back(before: Origin, found: Sequence[Beside]) -> Iterator[str]:
     keys = {each.key for each in found if each.part == "code"}
-    then, run = before.made_with, RunFolder(Path(before.folder.partition("/trials/")[0]))
+    then, run = before.made_with, RunFolder(Path(before.folder)).whole
     if keys & {"commit", "uncommitted"} and then.git is not None:
         apply = f" && git -C {then.code_folder} apply {run.diff}" if run.diff.exists() else ""
         if CodeSnapshot.of(run).digests:

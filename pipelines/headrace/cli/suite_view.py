@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.console import duration, plain_table
-from headrace.cli.listing import ListColumn, Listing
-from headrace.cli.words import ABANDONED, cost_words, heading, money, styled, took_words
+from headrace.cli.listing import Listing
+from headrace.cli.words import ABANDONED, cost_words, heading, styled, took_words
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.base import from_json
 from headrace.recipe.suite import Objective
@@ -117,20 +117,19 @@ def closing(view: SuiteView) -> RenderableType:
 def counts_words(view: SuiteView) -> str:
     """Return the state of a suite in a line."""
     left = f", {_left(view)} left" if view.eta_s is not None else ""
-    best_trial = best_words(view)
+    best_trial = _best(view)
     best = f", {_best_title(view)} {best_trial}" if best_trial else ""
     return f"{_state_words(view)}: {_counts(view)}{best}{left}"
 
 
-def best_words(view: SuiteView, *, named: bool = True) -> str:
+def _best(view: SuiteView) -> str:
     """Return the best value and its trial, or the mean of folds; empty without a value."""
     if view.point is not None and view.point.spread is not None:
         mean = f"{view.objectives[0].metric} {spread_words(view.point.spread)}"
         return f"{mean} of {len(view.point.folds)} folds"
     if view.best is None or view.best_value is None:
         return ""
-    trial = f"#{view.best} {view.best_name}" if named else f"#{view.best}"
-    return f"{view.objectives[0].metric} {view.best_value:.4g} ({trial})"
+    return f"{view.objectives[0].metric} {view.best_value:.4g} (#{view.best} {view.best_name})"
 
 
 def values_words(values: dict[str, JsonValue]) -> str:
@@ -142,7 +141,7 @@ def values_words(values: dict[str, JsonValue]) -> str:
 
 
 def _foot(view: SuiteView) -> Iterator[Text]:
-    if best := best_words(view):
+    if best := _best(view):
         yield Text(f"{_best_title(view)}: {best}")
     if view.cost is not None:
         yield Text(f"cost: {cost_words(view.cost)}")
@@ -179,14 +178,3 @@ def _cause(row: TrialRecord) -> str:
     if row.failure_class is None:
         return ""
     return f"{row.failure_class.value}: {row.message.partition(chr(10))[0]}"
-
-
-SUITE_COLUMNS = (
-    ListColumn("suite", lambda view: view.run_id),
-    ListColumn("state", _state_words),
-    ListColumn("trials", _counts, is_label=True),
-    ListColumn("best", lambda view: best_words(view, named=False), is_label=True),
-    ListColumn("time", lambda view: duration(view.elapsed_s), is_figure=True),
-    ListColumn("left", _left, is_figure=True, is_optional=True),
-    ListColumn("cost", lambda view: money(view.cost), is_figure=True, is_optional=True),
-)

@@ -1,4 +1,4 @@
-"""Commands about suites: list, show, and requests to a running suite."""
+"""Commands about suites: show, and requests to a running suite."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import typer
 from headrace.cli import arguments
 from headrace.cli.arguments import AnySuite, OneSuite
 from headrace.cli.console import JsonOption, open_console, tell_json
-from headrace.cli.listing import tell_list
-from headrace.cli.suite_view import SUITE_COLUMNS, points_table, trials_list
+from headrace.cli.suite_view import points_table, trials_list
 from headrace.errors import UserError
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
@@ -22,7 +21,7 @@ from headrace.ledger.rows import RunRecord
 from headrace.ledger.trial_rows import TRIAL_ORDERS, TrialRecord
 from headrace.runs.suites import ask, ask_for_more, sought_by
 from headrace.states import StepState
-from headrace.status.suite import find_suite, one_suite, state_of, suite_views, suites
+from headrace.status.suite import find_suite, one_suite, state_of
 from headrace.suites.analysis import points
 from headrace.suites.records import PRUNED
 
@@ -39,20 +38,6 @@ TrialState = Enum(  # type: ignore[misc]
 """States for `--state`."""
 
 _MOST = 1_000_000
-
-
-@app.command("list")
-def list_(
-    limit: Annotated[int, typer.Option(min=1, help="At most this many, the newest.")] = 20,
-    as_json: JsonOption = False,
-) -> None:
-    """List suites, the newest first: trials by state, the best value, time left, cost.
-
-    Examples:
-        headrace suite list
-        headrace suite list --limit 3 --json
-    """
-    tell_list(suite_views([*suites(limit)]), SUITE_COLUMNS, "No suites.", as_json=as_json)
 
 
 @app.command()

@@ -198,9 +198,20 @@ class RunFolder(Folder):
         return TrialFolder(self.trials / f"{number:06d}")
 
     @property
+    def is_trial(self) -> bool:
+        """Whether this is a trial's folder."""
+        return self.path.parent.name == "trials" and self.path.name.isdecimal()
+
+    @property
+    def whole(self) -> RunFolder:
+        """The folder of the run, of a trial that of its suite."""
+        return RunFolder(self.path.parents[1]) if self.is_trial else self
+
+    @property
     def run_id(self) -> str:
-        """Identity of the run."""
-        return self.path.name
+        """Identity of the run; of a trial `SUITE:NUMBER`."""
+        name = self.path.name
+        return f"{self.whole.run_id}:{int(name)}" if self.is_trial else name
 
 
 class TrialFolder(RunFolder):

@@ -7,12 +7,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.errors import UnknownNameError, UserError, removed
+from headrace.errors import UnknownNameError, UserError
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
 from headrace.ledger.trial_rows import TrialRecord
-from headrace.runs.on_disk import removal_of
+from headrace.runs.on_disk import check_there
 from headrace.runs.suites import is_suite, sought_by
 from headrace.runs.trials import note_trials
 from headrace.suites.records import FOLD
@@ -67,8 +67,7 @@ def there(name: str | None = None) -> Named:
         UnknownNameError: They were removed.
     """
     found = named(name)
-    if (gone := removal_of(found.record)) is not None:
-        raise removed(found.name, gone)
+    check_there(found.record, found.name)
     return found
 
 
@@ -82,24 +81,39 @@ def with_model(name: str, checkpoint: str = "") -> tuple[Named, str]:
     if is_suite(found.record):
         number, _, rest = last.partition(":")
         is_numbered = number.isdecimal()
-        found = named(f"{run_id}:{number}") if is_numbered else best_trial(found.record)
+        found = named(f"{run_id}:{number}") if is_numbered else _best(found.record)
         last = rest if is_numbered else last
     if last and checkpoint:
         raise UserError(f"'{name}' names a checkpoint already: {last}", "Leave --checkpoint out.")
     return found, last or checkpoint
 
 
-def best_trial(suite: RunRecord) -> Named:
-    """Return the best trial of a suite by its only objective, and log which; or raise why not."""
-    folder, run_id = RunFolder(Path(suite.folder)), suite.run_id
+def shown_by(name: str) -> Named:
+    """Return the run or trial of a name; of a suite the best trial, if it has one."""
+    found = named(name)
+    if found.trial or not is_suite(found.record):
+        return found
+    return Named(record=found.record, trial=best_trial(found.record))
+
+
+def best_trial(suite: RunRecord) -> TrialRecord | None:
+    """Return the best trial of a suite by its only objective; None without one, or with folds."""
+    folder = RunFolder(Path(suite.folder))
     note_trials(folder)
-    objectives = sought_by(folder).objectives
-    trial = open_ledger().best_trial(run_id, *(each.mode for each in objectives))
-    if trial is None or FOLD in trial.values:
-        names = ", ".join(each.metric for each in objectives) or "none"
-        needs = f"one objective ({names}), no folds, and a trial that has ended with a value"
+    modes = (each.mode for each in sought_by(folder).objectives)
+    trial = open_ledger().best_trial(suite.run_id, *modes)
+    return None if trial is None or FOLD in trial.values else trial
+
+
+def _best(suite: RunRecord) -> Named:
+    """Return the best trial of a suite, and log which."""
+    trial, run_id = best_trial(suite), suite.run_id
+    objectives = sought_by(RunFolder(Path(suite.folder))).objectives
+    names = ", ".join(f"{each.mode} {each.metric}" for each in objectives)
+    if trial is None:
+        needs = f"one objective ({names or 'none'}), no folds, and a trial that ended with a value"
         hint = f"Name a trial, as {run_id}:1; headrace results {run_id} shows them."
         raise UserError(f"Suite {run_id} has no best trial; that needs {needs}", hint)
-    value = f"{objectives[0].mode} {objectives[0].metric} {trial.objective:.5g}"
+    value = f"{names} {trial.objective:.5g}"
     logger.warning("Best trial of suite %s: %d, %s, %s", run_id, trial.number, trial.name, value)
     return Named(record=suite, trial=trial)

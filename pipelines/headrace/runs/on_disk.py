@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from headrace.errors import LedgerError
+from headrace.errors import LedgerError, removed
 from headrace.files.atomic import read_bytes
 from headrace.files.layout import RunFolder
 from headrace.files.removal import disk_bytes
@@ -72,17 +72,24 @@ def removal_of(record: RunRecord) -> Removal | None:
 
     A folder counts as removed only if the one above it is there: a file system may be missing.
     """
-    known, above = record.removed, os.path.dirname(record.folder)
+    run_id, folder = record.run_id.partition(":")[0], RunFolder(Path(record.folder)).whole.path
+    known = record.removed
     if known is not None and known.by != BY_HAND:
         return known
-    if os.path.exists(record.folder) or not os.path.isdir(above):
+    if folder.exists() or not folder.parent.is_dir():
         return None
     if known is None:
         known = Removal(at=time.time(), by=BY_HAND, what="run")
         with suppress(LedgerError):  # a reader may not write in it
-            open_ledger().set_removed(record.run_id, known)
-            open_ledger().put_sizes({record.run_id: {}})
+            open_ledger().set_removed(run_id, known)
+            open_ledger().put_sizes({run_id: {}})
     return known
+
+
+def check_there(record: RunRecord, name: str = "") -> None:
+    """Raise `UnknownNameError` if the files of a run, or of its trial of a name, were removed."""
+    if (gone := removal_of(record)) is not None:
+        raise removed(name or record.run_id, gone)
 
 
 def mentioned(folder: RunFolder) -> set[str]:

@@ -20,7 +20,7 @@ from headrace.runs.code_state import UNKNOWN, CodeSnapshot, code_state
 from headrace.runs.names import named
 from headrace.runs.planned_steps import run_metrics
 from headrace.runs.provenance import Provenance, read_provenance
-from headrace.runs.runs import check_files, edited, outputs_of, run_of_folder
+from headrace.runs.runs import check_files, edited, outputs_of, run_of_record
 from headrace.steps.history import facts_of_all, read_usage
 from headrace.steps.mailbox import StepResult
 
@@ -77,14 +77,14 @@ def origin(name: str) -> Origin:
     name, record, trial, folder = found.name, found.record, found.trial, found.folder
     check_files(record)
     run_id, suite = record.run_id, RunFolder(Path(record.folder))
+    request = run_of_record(record).request
     recipe = read_record(folder.recipe, Recipe)
     if recipe is None:
         what = "has no recipe any more" if trial is None or trial.attempts else "has not begun"
         raise StepError(f"{name} {what}: {folder.recipe} does not exist")
     if trial is not None:
         _check_recipe(name, suite, trial, recipe)
-    evaluated = run_of_folder(run_id, suite).request.of
-    packed = outputs_of(evaluated or run_id).get("pack", {})
+    packed = outputs_of(request.of or run_id).get("pack", {})
     trained = _trained(suite, trial.number) if trial else outputs_of(run_id).get("train", {})
     made_with, diff = read_provenance(suite), read_bytes(suite.diff)
     is_clean = made_with.git is not None and not made_with.git.dirty

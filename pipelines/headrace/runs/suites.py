@@ -17,6 +17,7 @@ from headrace.ledger.rows import RunRecord
 from headrace.recipe.load import parse
 from headrace.recipe.suite import MAX_TRIALS, Objective
 from headrace.runs.audit import AIRFLOW, Actor, note
+from headrace.runs.on_disk import check_there
 from headrace.states import StepState
 from headrace.suites.analysis import PointResult, points
 from headrace.suites.records import FAILED, CommandsApplied, Control, Point, Trial
@@ -28,8 +29,9 @@ _APPLIED = b'{"event":"heeded"'
 
 
 def is_suite(record: RunRecord) -> bool:
-    """Whether a run is a suite; False if its folder is gone."""
-    return is_there(RunFolder(Path(record.folder)).source)
+    """Whether a run is a suite; of an earlier release by its folder."""
+    source = RunFolder(Path(record.folder)).source
+    return record.kind == "suite" or (not record.kind and is_there(source))
 
 
 class Sought(NamedTuple):
@@ -87,7 +89,7 @@ def ask(
         more: Further fields of `Control`.
 
     Raises:
-        UserError: The suite has ended, or the command does not apply to a trial.
+        UserError: The suite has ended or was removed, or the command does not apply to a trial.
         UnknownNameError: A trial does not exist.
     """
     if record.state.is_final and what not in _LATER:
@@ -96,6 +98,7 @@ def ask(
             f"Look at it: headrace suite show {record.run_id}. Go on with one that has not "
             f"succeeded: headrace resume {record.run_id}.",
         )
+    check_there(record)
     if numbers:
         _check(record.run_id, what, numbers)
     by = by or Actor.here()

@@ -16,6 +16,7 @@ from headrace.informing import inform
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
 from headrace.ledger.trial_rows import TrialRecord
+from headrace.recipe.base import from_json
 from headrace.record import Record
 from headrace.runs.costs import HOUR_S, Cost, cost_of, has_price
 from headrace.runs.names import named
@@ -33,6 +34,7 @@ from headrace.suites.records import FOLD, PRUNED, SuiteSummary
 _MOST = 10_000
 _OPEN = (StepState.QUEUED.value, StepState.RUNNING.value)
 _USEFUL = (StepState.SUCCEEDED.value, PRUNED)
+_OF_TRIAL = ("state", "started_at", "finished_at", "failure_class", "message")
 _AS_ENTERED = ("overrides", "dataset", "seed", "tags", "note", "is_starred")
 
 
@@ -160,6 +162,8 @@ class RunRows:
         run = replace(
             found.record, run_id=found.name, folder=str(found.folder.path), state=trial.state,
             created_at=trial.started_at or trial.created_at, finished_at=trial.finished_at,
+            overrides=tuple(f"{key}={from_json(each)}" for key, each in trial.values.items()),
+            seed=trial.values.get("seed", found.record.seed),
             outputs={"train": {"metrics": trial.metrics}},
         )  # fmt: skip
         attempts = [_attempt(run, trial, at) for at in range(1, trial.attempts + 1)]
@@ -205,15 +209,16 @@ class RunRows:
 
 
 def _attempt(run: RunRecord, trial: TrialRecord, number: int) -> AttemptRecord:
-    """Return an attempt at a trial as one at training, by its result; without one it is lost."""
-    folder, is_last = TrialFolder(Path(run.folder)).step(number), number == trial.attempts
+    """Return an attempt at a trial as one at training, by its result; else by the trial's row."""
+    folder = TrialFolder(Path(run.folder)).step(number)
     result = mailbox.outcome(folder)
-    if result is None and (trial.state.is_final or not is_last):
-        result = mailbox.lost(folder, trial.message if is_last else "", trial.finished_at)
+    if result is None and number < trial.attempts:
+        result = mailbox.lost(folder, "")
+    of_trial = {name: getattr(trial, name) for name in _OF_TRIAL}
     return AttemptRecord(
         run_id=run.run_id, step="train", attempt=number, kind="trial", lease_id="", number=number,
         key=f"{run.run_id}/{number}", created_at=run.created_at,
-        **(result.columns if result else {"state": trial.state, "started_at": trial.started_at}),
+        **(result.columns if result else of_trial),
     )  # fmt: skip
 
 
@@ -249,13 +254,14 @@ def view_of(rows: RunRows, now: float) -> RunView:
 def by_ledger(rows: RunRows, now: float) -> RunView:
     """Return a run by its rows, its traits, and the summary of a suite."""
     record, traits, attempts = rows.run, traits_of(rows.run.folder), rows.attempts
-    summary, damage = _summary(record) if traits.kind == "suite" else (None, "")
+    kind = "trial" if rows.trial else record.kind or traits.kind
+    summary, damage = _summary(record) if kind == "suite" else (None, "")
     failed = why_failed(record, attempts)
     why = failed.message or failed.state.value if failed else ""
     metric = _best(record, traits, summary) if summary else main_metric(record)
     return RunView(
         run_id=record.run_id,
-        kind="trial" if rows.trial else "rehearsal" if record.kind == "rehearsal" else traits.kind,
+        kind=kind,
         recipe=record.recipe_name,
         site=record.site_name,
         user=record.user or _user(record.folder, record.owner),
@@ -273,7 +279,7 @@ def by_ledger(rows: RunRows, now: float) -> RunView:
         why=why or why_no_lease(rows),
         failure=FailedAttempt.model_validate(failed) if failed else None,
         is_orphan=not record.state.is_final and owner_is_gone(record.owner),
-        trials=_trials(traits, summary, rows.trials),
+        trials=_trials(traits, summary, rows.trials) if kind == "suite" else None,
         paused=summary is not None and summary.paused and not record.state.is_final,
         own_data=traits.own_data,
         damage=damage,
@@ -296,7 +302,7 @@ def under_way(row: RunView, steps: Sequence[StepView]) -> dict[str, object]:
             updates["progress"] = row.trials.ended / row.trials.total
     elif now.name == "train" and now.status is not None:
         updates["metrics"] = now.status.metrics
-        updates["metric"] = main_of(now.status.metrics, traits_of(row.folder).monitor)
+        updates["metric"] = main_of(now.status.metrics, traits_of(row.folder).main)
     return updates
 
 
@@ -348,9 +354,7 @@ def main_metric(record: RunRecord) -> MainMetric | None:
         step: each if isinstance(each, dict) else {} for step, each in record.outputs.items()
     }
     evaluated = run_metrics({"evaluate": outputs.get("evaluate", {})})
-    return main_of(
-        run_metrics(outputs), traits_of(record.folder).monitor, next(iter(evaluated), None)
-    )
+    return main_of(run_metrics(outputs), traits_of(record.folder).main, next(iter(evaluated), None))
 
 
 def main_of(metrics: Mapping[str, float], *names: str | None) -> MainMetric | None:
@@ -380,9 +384,7 @@ def _read_summary(folder: str, _finished_at: float | None) -> tuple[SuiteSummary
 
 def _trials(
     traits: RunTraits, summary: SuiteSummary | None, entered: Mapping[StepState, int]
-) -> Trials | None:
-    if traits.kind != "suite":
-        return None
+) -> Trials:
     if summary is None:
         return Trials.of(0, {state.value: count for state, count in entered.items()}, None)
     return Trials.of(

@@ -95,7 +95,7 @@ def details_of(rows: RunRows) -> RunDetails:
     try:
         run = open_run(row.run_id)
     except (UnknownNameError, StepError) as error:
-        return known.model_copy(update={"damage": f"{error.what} {error.hint}"})
+        return known.model_copy(update={"damage": f"{error.what}. {error.hint}"})
     planned, by_name = steps_of(run.recipe, run.request.kind), {step.name: step for step in begun}
     steps = tuple(by_name.get(each.name, StepView(name=each.name, state=None)) for each in planned)
     details: dict[str, object] = {

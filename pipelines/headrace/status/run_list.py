@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field
 from headrace.errors import UnknownNameError, UserError, nearest
 from headrace.ledger.audit_rows import ActRecord
 from headrace.ledger.ledger import open_ledger
+from headrace.ledger.many_runs import Comparable
 from headrace.ledger.rows import RunRecord
 from headrace.ledger.run_filter import Marks, RunFilter, condition
 from headrace.recipe.teams import Sites
@@ -83,25 +84,35 @@ def found_runs(wanted: RunFilter, sites: Sites = None) -> tuple[RunView, ...]:
         UnknownNameError: None of the runs has the metric, or the key of a condition.
         UserError: A condition or a day is not one, or the direction of the metric is unknown.
     """
-    found: Sequence[RunRecord] = open_ledger().find_runs(wanted, sites)
+    ledger = open_ledger()
     if not (wanted.where or wanted.sort):
-        return run_views(found)
-    others = run_views([run for run in found if run.kind == "suite" or not run.state.is_final])
+        return run_views(ledger.find_runs(wanted, sites))
+    found = ledger.comparable(wanted, sites)
+    by_files = [run.run_id for run in found if run.kind == "suite" or not run.state.is_final]
     metrics = {run.run_id: run_metrics(run.outputs) for run in found}
-    metrics |= {row.run_id: row.metrics for row in others}
-    found, (metric, mode) = _meeting(wanted, found, metrics), wanted.order
-    if not found or not metric:
-        return run_views(found[: wanted.limit])
+    metrics |= {row.run_id: row.metrics for row in _views(by_files)}
+    run_ids = [run.run_id for run in _meeting(wanted, found, metrics)]
+    metric, mode = wanted.order
+    if not run_ids or not metric:
+        return _views(run_ids[: wanted.limit])
     values = {run_id: of[metric] for run_id, of in metrics.items() if metric in of}
     if not values:
         raise _unknown("metric", metric, chain(*metrics.values()))
-    newest = next(iter(values))
-    sign = 1 if (mode or better_mode(metric, open_ledger().run(newest))) == "min" else -1
-    value = {run.run_id: sign * values.get(run.run_id, math.nan) for run in found}
-    found = sorted(found, key=lambda run: (math.isnan(value[run.run_id]), value[run.run_id]))
-    rows = run_views(found[: wanted.limit])
-    shown = {run_id: MainMetric(name=metric, value=value) for run_id, value in values.items()}
-    return tuple(row.model_copy(update={"metric": shown.get(row.run_id)}) for row in rows)
+    sign = 1 if (mode or better_mode(metric, ledger.run(next(iter(values))))) == "min" else -1
+    value = {run_id: sign * values.get(run_id, math.nan) for run_id in run_ids}
+    run_ids.sort(key=lambda run_id: (math.isnan(value[run_id]), value[run_id]))
+    shown = {run_id: MainMetric(name=metric, value=each) for run_id, each in values.items()}
+    return tuple(
+        row.model_copy(update={"metric": shown.get(row.run_id)})
+        for row in _views(run_ids[: wanted.limit])
+    )
+
+
+def _views(run_ids: Sequence[str]) -> tuple[RunView, ...]:
+    """Return the state of runs in the order of their ids."""
+    found = open_ledger().runs(len(run_ids), run_ids=run_ids) if run_ids else ()
+    rows = {row.run_id: row for row in run_views(found)}
+    return tuple(rows[run_id] for run_id in run_ids if run_id in rows)
 
 
 def mark_runs(run_ids: Sequence[str], marks: Marks, by: Actor) -> None:
@@ -113,30 +124,33 @@ def mark_runs(run_ids: Sequence[str], marks: Marks, by: Actor) -> None:
 
 
 def _meeting(
-    wanted: RunFilter, found: Sequence[RunRecord], metrics: Mapping[str, Mapping[str, float]]
-) -> Sequence[RunRecord]:
+    wanted: RunFilter, found: Sequence[Comparable], metrics: Mapping[str, Mapping[str, float]]
+) -> Sequence[Comparable]:
     """Return the runs that meet all conditions; raise if none has the key of one."""
-    values = {run.run_id: [*_values(run, metrics[run.run_id])] for run in found}
     left = found
     for key, is_met in map(condition, wanted.where):
-        named = {
-            run_id: [each for name, each in of if name == key] for run_id, of in values.items()
-        }
-        if found and not any(named.values()):
-            names = (name for of in values.values() for name, _ in of)
-            raise _unknown("override or metric", key, names)
-        left = [run for run in left if any(map(is_met, named[run.run_id]))]
+        values = {run.run_id: _values(run, metrics[run.run_id], key) for run in found}
+        if found and not any(values.values()):
+            names = (name for run in found for name, _ in _named(run))
+            raise _unknown("override or metric", key, chain(names, *metrics.values()))
+        left = [run for run in left if any(map(is_met, values[run.run_id]))]
     return left
 
 
-def _values(run: RunRecord, metrics: Mapping[str, float]) -> Iterator[tuple[str, str | float]]:
-    """Yield metrics, dataset, seed and overrides by their keys, and these by their last parts."""
-    yield from metrics.items()
+def _values(run: Comparable, metrics: Mapping[str, float], key: str) -> list[str | float]:
+    """Return the metric, and what differs from other runs, by a whole key or its last part."""
+    values: list[str | float] = [metrics[key]] if key in metrics else []
+    end = f".{key}"
+    return values + [text for name, text in _named(run) if name == key or name.endswith(end)]
+
+
+def _named(run: Comparable) -> Iterator[tuple[str, str]]:
+    """Yield dataset, seed and overrides by their keys; an override wins."""
     words = (word.lstrip("+").partition("=") for word in run.overrides)
     given = {key: text for key, sign, text in words if sign and key[0] != "~"}
     for key, value in {"dataset": run.dataset, "seed": run.seed, **given}.items():
         if value not in ("", None):
-            yield from ((name, str(value)) for name in {key, key.rpartition(".")[2]})
+            yield key, str(value)
 
 
 def _unknown(what: str, name: str, valid: Iterable[str]) -> UnknownNameError:

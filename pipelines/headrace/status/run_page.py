@@ -12,10 +12,10 @@ from typing import Literal
 from headrace.checkpoints.files import best_of
 from headrace.files.layout import RunFolder
 from headrace.record import Record
-from headrace.runs.names import named
+from headrace.runs.names import named, shown_by
 from headrace.runs.origin import Beside, origin, side_by_side
 from headrace.status.logs import LogName, log_files, report_address
-from headrace.status.run import RunRows, run_views
+from headrace.status.run import RunRows
 from headrace.status.run_details import RunDetails, details_of
 from headrace.status.run_list import ActView, acts_of
 from headrace.status.step import AttemptView, attempt_views
@@ -198,9 +198,7 @@ def compare_page(names: Sequence[str]) -> ComparePage:
         UnknownNameError: The run or trial does not exist.
         StepError: A folder is gone or damaged.
     """
-    rows = run_views([named(name).record for name in names if ":" not in name])
-    best = {row.run_id: row.trials.best for row in rows if row.trials and row.trials.best}
-    shown = [f"{name}:{best[name]}" if name in best else name for name in names]
+    shown = [shown_by(name).name for name in names]
     return ComparePage(names=tuple(shown), rows=side_by_side([*map(origin, shown)]))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
+from headrace.ledger.run_filter import RunFilter
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.suite import MAX_TRIALS, Objective
 from headrace.record import Record
@@ -30,7 +31,6 @@ from headrace.suites.records import FOLD, PRUNED, RunningTrial, SuiteSummary
 _MOST_CHANGED = 2000
 """With more changes all trials are sent."""
 _MOST_LETTERS = 300
-_MOST_RUNS = 10_000
 _MOST_NAMED = 10
 _MOST_POINTS = 20
 _OF_ROWS = (
@@ -105,13 +105,6 @@ class TrialsPage(Record):
     columns: TrialColumns
 
 
-def suites(limit: int) -> Iterator[RunRecord]:
-    """Yield at most `limit` suites, the newest first."""
-    found = (row for row in open_ledger().runs(limit=_MOST_RUNS) if is_suite(row))
-    for row, _ in zip(found, range(limit), strict=False):
-        yield row
-
-
 def find_suite(run_id: str | None) -> RunRecord:
     """Return the suite with an id, or the newest one; its trials are entered in the ledger.
 
@@ -119,11 +112,13 @@ def find_suite(run_id: str | None) -> RunRecord:
         UnknownNameError: No suite exists, or no run has that id.
         UserError: The run is not a suite.
     """
-    record = next(suites(1), None) if run_id is None else open_ledger().run(run_id)
-    if record is None:
+    found = [open_ledger().run(run_id)] if run_id else _newest(1)
+    if not found:
         raise UnknownNameError("There are no suites yet", "Start one: headrace sweep --help.")
+    (record,) = found
     if not is_suite(record):
-        raise UserError(f"Run {record.run_id} is not a suite", "List suites: headrace suite list.")
+        hint = "List suites: headrace runs --kind suite"
+        raise UserError(f"Run {record.run_id} is not a suite", hint)
     note_trials(RunFolder(Path(record.folder)))
     return record
 
@@ -135,12 +130,16 @@ def one_suite(run_id: str | None) -> RunRecord:
         UnknownNameError: No suite exists, or no run has that id.
         UserError: There are several.
     """
-    found = () if run_id else tuple(suites(_MOST_NAMED))
+    found = () if run_id else _newest(_MOST_NAMED)
     meant = [row for row in found if not row.state.is_final] or found
     if len(meant) > 1:
         named = ", ".join(row.run_id for row in meant)
         raise UserError(f"There are several suites: {named}", "Name one of them.")
     return find_suite(meant[0].run_id if meant else run_id)
+
+
+def _newest(limit: int) -> tuple[RunRecord, ...]:
+    return open_ledger().find_runs(RunFilter(kind=("suite",), limit=limit))
 
 
 def suite_views(records: Sequence[RunRecord]) -> tuple[SuiteView, ...]:

@@ -35,6 +35,11 @@ class RunTraits(Record):
     repeats: frozenset[str] = frozenset()
     """Keys in which trials of one point differ: those of seeds and of folds."""
 
+    @property
+    def main(self) -> str | None:
+        """Name of the main metric: the first objective, else the monitored one."""
+        return self.objectives[0].metric if self.objectives else self.monitor
+
 
 def traits_of(folder: str) -> RunTraits:
     """Return the traits of the run in a folder; defaults if that is gone or damaged."""
@@ -52,7 +57,8 @@ def _traits(path: str) -> RunTraits:
     trainer, suite = (_part(recipe.get(name)) for name in ("trainer", "suite"))
     monitor = trainer.get("monitor")
     kind = "suite" if is_there(folder.source) else request.get("kind")
-    sought = sought_by(folder) if kind == "suite" else Sought()
+    is_of_suite = kind == "suite" or folder.is_trial
+    sought = sought_by(folder.whole) if is_of_suite else Sought()
     seeds, grid = suite.get("seeds") not in (None, 1), _part(suite.get("grid"))
     repeated = {"seed": seeds, FOLD: suite.get("folds"), **grid}
     return RunTraits(

@@ -191,10 +191,9 @@ def _first_folder(launch: NodeLaunch, target: str) -> str:
 
     Trials share the process that imported it. A later run imports it again: it may have changed.
     """
-    folder = Path(launch.run_folder)
-    of = folder.parent if folder.parent.name == RunFolder(folder).trials.name else folder
+    whole = RunFolder(Path(launch.run_folder)).whole
     with _lock:
-        return _first_folders.setdefault((str(of), target), launch.run_folder)
+        return _first_folders.setdefault((str(whole.path), target), launch.run_folder)
 
 
 def _newest(code: Sequence[str], target: str) -> int:

@@ -74,7 +74,6 @@ def _filling(node: NodeReady, seed: int, rank: int) -> _Fill:
     """Return what replaces placeholders in a text; `{{seed}}` becomes `{seed}`."""
     launch = node.launch
     run = RunFolder(Path(launch.run_folder))
-    is_trial = run.path.parent.name == run.trials.name
     values = {
         "run": run.path,
         "checkpoints": run.checkpoints,
@@ -82,7 +81,7 @@ def _filling(node: NodeReady, seed: int, rank: int) -> _Fill:
         "seed": seed,
         "rank": rank,
         "local_rank": rank - launch.ranks.start,
-        "trial": int(run.run_id) if is_trial else 0,
+        "trial": int(run.path.name) if run.is_trial else 0,
     }
     names = "|".join(values)
     pattern = re.compile(rf"\{{(\{{(?:{names})\}})\}}|\{{({names})\}}")

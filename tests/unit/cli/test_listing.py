@@ -87,7 +87,7 @@ def test_nothing_is_cut_at_80_columns(suite: Run) -> None:
     for words, whole in (
         (("runs",), ids),
         (("runs", "show", other), (other,)),
-        (("suite", "list"), (suite.run_id,)),
+        (("runs", "--kind", "suite"), (suite.run_id,)),
         (("suite", "show", suite.run_id), ()),
         (("status", suite.run_id), (suite.run_id,)),
         (("results", suite.run_id), ()),

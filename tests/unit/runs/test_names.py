@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from headrace import api
+from headrace.checkpoints.files import chosen
 from headrace.errors import HeadraceError, StepCancelledError, UnknownNameError, UserError
 from headrace.execution.reap import end_run
 from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
+from headrace.ledger.run_filter import Marks
 from headrace.ledger.usage_records import UsageRecord
-from headrace.runs.names import best_trial, named, with_model
-from headrace.runs.runs import Run
-from headrace.states import StepState
+from headrace.runs.audit import Actor
+from headrace.runs.names import named, with_model
+from headrace.runs.origin import origin
+from headrace.runs.runs import Run, open_run
+from headrace.runs.suites import ask
+from headrace.states import BY_HAND, StepState
 from headrace.status.logs import report_file
+from headrace.status.run_details import run_details
+from headrace.status.run_list import mark_runs
 from headrace.status.run_page import run_page
 from headrace.status.suite import suite_page
 from headrace.steps.mailbox import StepResult
@@ -79,11 +87,11 @@ def test_an_unknown_trial_is_refused(suite: Run, number: str):
 @pytest.mark.parametrize(
     ("objective", "values", "why"),
     [
-        (("+suite={objectives: [{metric: a}, {metric: b}]}",), {}, "one objective .a, b."),
+        (("+suite={objectives: [{metric: a}, {metric: b}]}",), {}, "one objective .min a, min b."),
         (
             ("trainer.monitor=val_loss",),
             None,
-            "val_loss., no folds, and a trial",
+            "min val_loss., no folds, and a trial",
         ),
         (("trainer.monitor=val_loss",), {"data__fold": 1}, "no folds"),
     ],
@@ -93,7 +101,7 @@ def test_a_suite_without_a_best_trial_is_refused(objective, values, why):
     entries = () if values is None else (started(1), ended(1, 0.5))
     journal(run.folder, added(1, **(values or {})), *entries)
     with pytest.raises(UserError, match=why) as told:
-        best_trial(open_ledger().run(run.run_id))
+        with_model(run.run_id)
     assert f"{run.run_id}:1" in told.value.hint
 
 
@@ -164,3 +172,32 @@ def test_a_suite_cancelled_at_once_is_cancelled_and_one_without_some_trials_is_n
     except HeadraceError as error:
         told = error
     assert isinstance(told, StepCancelledError) is is_cancelled
+
+
+def test_what_takes_whole_runs_refuses_a_trial_and_says_how_it_runs_again(suite: Run):
+    for refuses in (open_run, lambda name: mark_runs([name], Marks(star=True), Actor.here())):
+        with pytest.raises(UnknownNameError, match=f"{suite.run_id}:3' names a trial") as told:
+            refuses(f"{suite.run_id}:3")
+        assert f"headrace suite retry {suite.run_id} 3" in told.value.hint
+
+
+def test_errors_about_a_trial_name_its_suite_and_its_values_are_its_overrides(suite: Run):
+    found = named(f"{suite.run_id}:2")
+    with pytest.raises(UnknownNameError, match=f"{suite.run_id}:2 has no checkpoint '7'"):
+        chosen(found.folder, "7")
+    view = run_details(found.name)
+    assert (view.overrides, view.seed) == (("seed=2",), 2)
+
+
+def test_a_suite_whose_folder_is_gone_is_a_suite_and_its_trials_ended_as_they_did(suite: Run):
+    named(f"{suite.run_id}:2")
+    end_run(suite, StepState.SUCCEEDED, "a test")
+    shutil.rmtree(suite.folder.path)
+    two, view = run_details(f"{suite.run_id}:2"), run_details(suite.run_id)
+    assert (view.kind, view.trials and view.trials.ended) == ("suite", 3)
+    assert (two.state, two.steps[0].state) == ("succeeded", "succeeded")
+    assert (two.removed and two.removed.by) == BY_HAND
+    record = open_ledger().run(suite.run_id)
+    for refused in (lambda: ask(record, "retry"), lambda: origin(suite.run_id)):
+        with pytest.raises(UnknownNameError, match="was removed on"):
+            refused()
