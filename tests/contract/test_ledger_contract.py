@@ -390,7 +390,7 @@ class LedgerContract:
             ("run-2", False), ("run-1", True),
         ]  # fmt: skip
         assert (both[0].outputs, both[0].ended_at, both[0].folder) == (given, 9.0, "/runs/run-2")
-        assert [run.run_id for run in ledger.runs(run_ids=("run-2", "x"))] == ["run-2"]
+        assert [run.run_id for run in ledger.runs_of(("run-2", "x"))] == ["run-2"]
         assert [each.run_id for each in ledger.packings(1)] == ["run-2"]
         assert len(ledger.packings(9, "50%")) == 2
         assert ledger.packings(9, "f%1") == ledger.packings(9, "5__") == ()

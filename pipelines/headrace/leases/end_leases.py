@@ -90,8 +90,7 @@ def finalize_ended(site_name: str | None = None) -> list[str]:
     done, known = [], []
     active = open_ledger().active_leases(site_name)
     run_ids = {record.run_id for record in active}
-    runs = open_ledger().runs(len(run_ids), run_ids=run_ids) if run_ids else ()
-    rows = {row.run_id: row for row in runs}
+    rows = {row.run_id: row for row in open_ledger().runs_of(run_ids)}
     for record in active:
         try:
             known.append((record, run_of_record(rows[record.run_id])))

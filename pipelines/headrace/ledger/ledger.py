@@ -277,8 +277,8 @@ def _check_there(run: RunRecord) -> None:
 
 def _known(session: Session, kind: type[AnyRow], what: str, name: str) -> AnyRow:
     found = session.get(kind, name)
-    suite, _, number = name.partition(":")
-    if found is None and number and session.get(RunRecord, suite):
+    suite, colon, number = name.partition(":")
+    if found is None and colon:
         hint = f"Name {suite}; a failed trial runs again by: headrace suite retry {suite} {number}"
         raise UnknownNameError(f"'{name}' names a trial, this takes whole runs", hint)
     if found is None:

@@ -20,7 +20,6 @@ NEWEST_LEASES = select(LeaseRecord).order_by(
     LeaseRecord.created_at.desc(), LeaseRecord.lease_id.desc()
 )
 _NEWEST_RUNS = select(RunRecord).order_by(RunRecord.created_at.desc(), RunRecord.run_id.desc())
-_IS_LISTED = RunRecord.is_forgotten.is_(False)
 _NO_RUNS = ("pack", "rehearsal")
 """Kinds that are listed only by their names, or by `all`."""
 
@@ -59,26 +58,10 @@ class ManyRuns(LedgerPart):
         self,
         limit: int = 50,
         states: Collection[StepState] = (),
-        *,
-        run_ids: Collection[str] = (),
         sites: Collection[str] | None = None,
     ) -> tuple[RunRecord, ...]:
-        """Return at most `limit` runs, newest first.
-
-        Args:
-            limit: Most runs.
-            states: States that are included; empty for all.
-            run_ids: Their ids; empty for all.
-            sites: Sites that are included; None for all.
-        """
-        query = _NEWEST_RUNS.where(*_of_sites(sites))
-        if not run_ids:
-            query = query.where(_IS_LISTED)
-        if states:
-            query = query.where(RunRecord.state.in_(states))
-        if run_ids:
-            query = query.where(RunRecord.run_id.in_(run_ids))
-        return self._all(query.limit(limit))
+        """Return at most `limit` runs of all kinds, newest first; of given states and sites."""
+        return self.find_runs(RunFilter(limit=limit, state=tuple(states), kind=("all",)), sites)
 
     def find_runs(
         self, wanted: RunFilter, sites: Collection[str] | None = None
@@ -87,7 +70,7 @@ class ManyRuns(LedgerPart):
 
         Its conditions (`where`) and its order are the caller's, by `comparable`.
         """
-        query = _NEWEST_RUNS.where(*_of_sites(sites), *_conditions(wanted))
+        query = _NEWEST_RUNS.where(*_conditions(wanted, sites))
         return self._all(query.limit(wanted.limit))
 
     def comparable(
@@ -95,10 +78,13 @@ class ManyRuns(LedgerPart):
     ) -> Sequence[Comparable]:
         """Return what conditions and orders look at, of all runs as `find_runs` without a limit."""
         columns = (getattr(RunRecord, name) for name in Comparable._fields)
-        query = select(*columns).order_by(RunRecord.created_at.desc(), RunRecord.run_id.desc())
+        query = _NEWEST_RUNS.with_only_columns(*columns).where(*_conditions(wanted, sites))
         with self._database.read() as session:
-            rows = session.execute(query.where(*_of_sites(sites), *_conditions(wanted)))
-            return [Comparable(*row) for row in rows]
+            return [Comparable(*row) for row in session.execute(query)]
+
+    def runs_of(self, run_ids: Collection[str]) -> tuple[RunRecord, ...]:
+        """Return runs by their ids, newest first; unknown ones are left out."""
+        return self._all(_NEWEST_RUNS.where(RunRecord.run_id.in_(run_ids)))
 
     def attempts_of(self, run_ids: Collection[str]) -> Mapping[str, Sequence[AttemptRecord]]:
         """Return all attempts by run, in the order of their requests."""
@@ -161,12 +147,10 @@ class ManyRuns(LedgerPart):
         return {run_id: dict(counts) for run_id, counts in found.items()}
 
 
-def _of_sites(sites: Collection[str] | None) -> tuple[ColumnElement[bool], ...]:
-    return () if sites is None else (RunRecord.site_name.in_(sites),)
-
-
-def _conditions(wanted: RunFilter) -> Iterator[ColumnElement[bool]]:
-    yield _IS_LISTED
+def _conditions(wanted: RunFilter, sites: Collection[str] | None) -> Iterator[ColumnElement[bool]]:
+    yield RunRecord.is_forgotten.is_(False)
+    if sites is not None:
+        yield RunRecord.site_name.in_(sites)
     if not wanted.kind:
         yield RunRecord.kind.not_in(_NO_RUNS)
     for column, values in (

@@ -167,7 +167,7 @@ def dataset_page(name: str, sites: Sites = None) -> DatasetPage:
         **found,
         now=time.time(),
         others=tuple(others),
-        runs=run_views(open_ledger().runs(MOST_RUNS, run_ids=trained) if trained else ()),
+        runs=run_views(open_ledger().runs_of(trained)),
     )
 
 

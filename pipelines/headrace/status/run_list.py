@@ -110,8 +110,7 @@ def found_runs(wanted: RunFilter, sites: Sites = None) -> tuple[RunView, ...]:
 
 def _views(run_ids: Sequence[str]) -> tuple[RunView, ...]:
     """Return the state of runs in the order of their ids."""
-    found = open_ledger().runs(len(run_ids), run_ids=run_ids) if run_ids else ()
-    rows = {row.run_id: row for row in run_views(found)}
+    rows = {row.run_id: row for row in run_views(open_ledger().runs_of(run_ids))}
     return tuple(rows[run_id] for run_id in run_ids if run_id in rows)
 
 
