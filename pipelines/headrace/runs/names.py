@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.errors import UnknownNameError, UserError
@@ -80,40 +80,38 @@ def with_model(name: str, checkpoint: str = "") -> tuple[Named, str]:
     found = there(run_id)
     if is_suite(found.record):
         number, _, rest = last.partition(":")
-        is_numbered = number.isdecimal()
-        found = named(f"{run_id}:{number}") if is_numbered else _best(found.record)
-        last = rest if is_numbered else last
+        if number.isdecimal():
+            found, last = named(f"{run_id}:{number}"), rest
+        else:
+            found = _best(found)
     if last and checkpoint:
         raise UserError(f"'{name}' names a checkpoint already: {last}", "Leave --checkpoint out.")
     return found, last or checkpoint
 
 
 def shown_by(name: str) -> Named:
-    """Return the run or trial of a name; of a suite the best trial, if it has one."""
+    """Return the run or trial of a name; of a suite the best trial, by its only objective.
+
+    A suite with folds or several objectives has none, nor one without a value.
+    """
     found = named(name)
     if found.trial or not is_suite(found.record):
         return found
-    return Named(record=found.record, trial=best_trial(found.record))
+    note_trials(found.folder)
+    modes = (each.mode for each in sought_by(found.folder).objectives)
+    trial = open_ledger().best_trial(found.name, *modes)
+    return found if trial is None or FOLD in trial.values else replace(found, trial=trial)
 
 
-def best_trial(suite: RunRecord) -> TrialRecord | None:
-    """Return the best trial of a suite by its only objective; None without one, or with folds."""
-    folder = RunFolder(Path(suite.folder))
-    note_trials(folder)
-    modes = (each.mode for each in sought_by(folder).objectives)
-    trial = open_ledger().best_trial(suite.run_id, *modes)
-    return None if trial is None or FOLD in trial.values else trial
-
-
-def _best(suite: RunRecord) -> Named:
-    """Return the best trial of a suite, and log which."""
-    trial, run_id = best_trial(suite), suite.run_id
-    objectives = sought_by(RunFolder(Path(suite.folder))).objectives
-    names = ", ".join(f"{each.mode} {each.metric}" for each in objectives)
+def _best(suite: Named) -> Named:
+    """Return the best trial of a suite, and log which; or raise why it has none."""
+    found, run_id = shown_by(suite.name), suite.name
+    trial, objectives = found.trial, sought_by(suite.folder).objectives
+    by = ", ".join(f"{each.mode} {each.metric}" for each in objectives) or "none"
     if trial is None:
-        needs = f"one objective ({names or 'none'}), no folds, and a trial that ended with a value"
+        needs = f"one objective ({by}), no folds, and a trial that has ended with a value"
         hint = f"Name a trial, as {run_id}:1; headrace results {run_id} shows them."
         raise UserError(f"Suite {run_id} has no best trial; that needs {needs}", hint)
-    value = f"{names} {trial.objective:.5g}"
-    logger.warning("Best trial of suite %s: %d, %s, %s", run_id, trial.number, trial.name, value)
-    return Named(record=suite, trial=trial)
+    best = f"{trial.number}, {trial.name}, {by} {trial.objective:.5g}"
+    logger.warning("Best trial of suite %s: %s", run_id, best)
+    return found

@@ -180,8 +180,8 @@ def _hashed(diff: bytes) -> str:
 
 def _facts(origin: Origin) -> dict[tuple[Part, str], str]:
     """Return everything that is compared, as text."""
-    made_with, run = origin.made_with, Path(origin.folder.partition("/trials/")[0])
-    undone = CodeSnapshot.of(RunFolder(run)).undone
+    made_with, run = origin.made_with, RunFolder(Path(origin.folder)).whole
+    undone = CodeSnapshot.of(run).undone
     parts: dict[Part, Mapping[str, str]] = {
         "recipe": {key: undone(text) for key, text in flattened(origin.recipe).items()},
         "code": {

@@ -19,7 +19,6 @@ from headrace.states import StepState
 from headrace.status.run_page import run_page
 from headrace.steps.mailbox import StepResult
 from headrace.suites.points import trial_recipe
-from headrace.suites.records import SuiteSummary
 from support.command_line import headrace
 from support.runs import attempt_row_of, lease_on_disk, make_run
 from support.suite_journal import added, ended, journal, make_suite, started
@@ -106,13 +105,13 @@ def test_runs_differ_in_recipe_packages_data_and_metrics():
 
 def test_any_number_of_runs_stand_side_by_side_and_a_suite_by_its_best_trial():
     runs = [make_run(overrides=(f"seed={number}",)) for number in (1, 2, 3, 3)]
-    suite = make_run(kind="suite", overrides=("suite.grid={seed: [1, 2]}",))
+    sought = ("suite.grid={seed: [1, 2]}", "trainer.monitor=val_loss")
+    suite = make_run(kind="suite", overrides=sought)
     for number in (1, 2):
         recipe = trial_recipe(json.loads(suite.folder.source.read_bytes()), {"seed": number})
         write_record(suite.folder.trial(number).recipe, recipe)
-    entries = [added(1, seed=1), started(1), ended(1), added(2, seed=2), started(2), ended(2)]
-    journal(suite.folder, *entries)
-    write_record(suite.folder.summary, SuiteSummary(total=2, counts={"succeeded": 2}, best=2))
+    begun = [added(1, seed=1), started(1), added(2, seed=2), started(2)]
+    journal(suite.folder, *begun, ended(1, 0.5), ended(2, 0.25))
     names = [*(run.run_id for run in runs), suite.run_id]
     rows = told("diff", *names)
     assert ("recipe", "seed", "1", "2", "3", "3", "2") in rows
