@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pytest
 
@@ -14,6 +15,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
 from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState
+from headrace.suites.points import trial_recipe
 from headrace.suites.records import RunningTrial, SuiteSummary
 from support.command_line import on_a_terminal
 from support.ledger_rows import machine_row, usage_row
@@ -66,6 +68,9 @@ def suite(headrace_home: object) -> Run:
     )
     journal(run.folder, *entries, *(started(n, node=LONG) for n in range(1, 4)))
     journal(run.folder, ended(1, 0.5), failed(2, message=WHY))
+    values = {"model.learning_rate": 0.1, "data.global_batch_size": 64}
+    recipe = trial_recipe(json.loads(run.folder.source.read_bytes()), values)
+    write_record(run.folder.trial(1).recipe, recipe)
     write_record(run.folder.summary, SuiteSummary(total=6, running=(running,), eta_s=90))
     other = make_run(overrides=(f"name={LONG}",))
     lease_id = lease_on_disk(other)
