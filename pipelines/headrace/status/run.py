@@ -255,7 +255,7 @@ def by_ledger(rows: RunRows, now: float) -> RunView:
     """Return a run by its rows, its traits, and the summary of a suite."""
     record, traits, attempts = rows.run, traits_of(rows.run.folder), rows.attempts
     kind = "trial" if rows.trial else record.kind or traits.kind
-    summary, damage = _summary(record) if kind == "suite" else (None, "")
+    summary, damage = summary_of(record) if kind == "suite" else (None, "")
     failed = why_failed(record, attempts)
     why = failed.message or failed.state.value if failed else ""
     metric = _best(record, traits, summary) if summary else main_metric(record)
@@ -365,7 +365,7 @@ def main_of(metrics: Mapping[str, float], *names: str | None) -> MainMetric | No
     return None
 
 
-def _summary(record: RunRecord) -> tuple[SuiteSummary | None, str]:
+def summary_of(record: RunRecord) -> tuple[SuiteSummary | None, str]:
     """Return a suite's summary, or why it is unknown; of an ended suite it is read once."""
     read = _read_summary if record.finished_at is not None else _read_summary.__wrapped__
     return read(record.folder, record.finished_at)
@@ -376,7 +376,7 @@ def _read_summary(folder: str, _finished_at: float | None) -> tuple[SuiteSummary
     file = RunFolder(Path(folder)).summary
     try:
         return read_record(file, SuiteSummary), ""
-    except StepError:  # `headrace suite list` and the suite's page show the error
+    except StepError:
         return None, f"its {file.name} is damaged"
     except OSError as error:
         return None, f"its {file.name} cannot be read: {error.strerror}"

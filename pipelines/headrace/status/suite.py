@@ -9,8 +9,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from headrace.errors import StepError, UnknownNameError, UserError
-from headrace.files.atomic import read_record
+from headrace.errors import UnknownNameError, UserError
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
@@ -22,7 +21,7 @@ from headrace.runs.suites import best_point, is_suite
 from headrace.runs.trials import changed_since, note_trials
 from headrace.states import StepState
 from headrace.status.logs import report_address
-from headrace.status.run import RunRows, RunView, Trials, by_ledger
+from headrace.status.run import RunRows, RunView, Trials, by_ledger, summary_of
 from headrace.status.run_list import ActView, acts_of
 from headrace.status.traits import traits_of
 from headrace.suites.analysis import PointResult, points
@@ -213,11 +212,8 @@ def state_of(row: TrialRecord) -> str:
 
 
 def _view(rows: RunRows) -> SuiteView:
-    record, summary, damage = rows.run, SuiteSummary(total=0), ""
-    try:
-        summary = read_record(RunFolder(Path(record.folder)).summary, SuiteSummary) or summary
-    except StepError as error:
-        damage = error.what
+    record = rows.run
+    summary = summary_of(record)[0] or SuiteSummary(total=0)
     traits, goes_on = traits_of(record.folder), not record.state.is_final
     modes, point = [each.mode for each in traits.objectives], None
     best = open_ledger().best_trial(record.run_id, *modes)
@@ -227,7 +223,6 @@ def _view(rows: RunRows) -> SuiteView:
     updates = {
         "trials": Trials.of(summary.total, _counts(rows.trials, summary), number),
         "eta_s": summary.eta_s if goes_on else None,
-        "damage": damage,
     }
     return SuiteView(
         **{**dict(by_ledger(rows, time.time())), **updates},

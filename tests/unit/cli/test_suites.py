@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from headrace.cli.console import Console
-from headrace.cli.suite_view import closing, live, trials_list
+from headrace.cli.suite_view import closing, counts_words, live, trials_list
 from headrace.errors import HeadraceError, RecipeError, UnknownNameError, UserError
 from headrace.execution.reap import end_run
 from headrace.files.atomic import write_record
@@ -17,11 +17,10 @@ from headrace.runs.runs import Run
 from headrace.runs.suites import has_more_to_do, sought_by
 from headrace.runs.trials import note_trials
 from headrace.states import FailureClass, StepState
-from headrace.status.suite import suite_page, suite_views
+from headrace.status.suite import SuiteView, suite_page, suite_views
 from headrace.suites.records import CommandsApplied, Control, RunningTrial, SuiteSummary
 from support.command_line import headrace
-from support.ledger_rows import machine_row
-from support.runs import ended_owner, lease_on_disk, make_run
+from support.runs import ended_owner, make_run
 from support.suite_journal import added, ended, failed, journal, make_suite, started
 
 pytestmark = pytest.mark.usefixtures("headrace_home")
@@ -65,18 +64,17 @@ def suite() -> Run:
     return run
 
 
-def test_list_tells_trials_by_state_the_best_and_the_time_left(suite: Run):
-    make_run()  # no suite: it is not listed
-    (view,) = json.loads(shown("list", "--json"))
-    assert (view["run_id"], view["trials"]["total"]) == (suite.run_id, 6)
-    assert view["trials"]["counts"] == {"succeeded": 1, "failed": 1, "pruned": 1, "running": 1}
-    assert (view["best"], view["best_value"], view["eta_s"]) == (1, 0.5, 90)
-    told = shown("list")
-    for words in (suite.run_id, "val_loss 0.5 (#1", "2 to come", "1:30 ± 10.0 s"):
-        assert words in told
-    machine = machine_row(lease_id=lease_on_disk(suite))  # an instance whose price nobody knows
-    open_ledger().put_machines([machine])
-    assert shown("list").rstrip().endswith(" ?")
+def view_of(run: Run) -> SuiteView:
+    return suite_views([open_ledger().run(run.run_id)])[0]
+
+
+def test_a_suite_has_trials_by_state_the_best_and_the_time_left(suite: Run):
+    view = view_of(suite)
+    assert view.trials.total == 6
+    assert view.trials.counts == {"succeeded": 1, "failed": 1, "pruned": 1, "running": 1}
+    assert (view.best, view.best_value, view.eta_s) == (1, 0.5, 90)
+    for words in ("val_loss 0.5 (#1", "2 to come", "1:30 ± 10.0 s"):
+        assert words in counts_words(view)
 
 
 def test_show_tells_what_differs_and_why_a_trial_failed_within_80_columns(suite: Run):
@@ -94,7 +92,7 @@ def test_the_table_of_trials_fits_a_terminal_of_80_columns(suite: Run):
     console = Console(width=80, record=True, force_terminal=True, color_system=None)
     rows = open_ledger().trials(suite.run_id)
     console.print(trials_list(rows, sought_by(suite.folder).objectives))
-    view = suite_views([open_ledger().run(suite.run_id)])[0]
+    view = view_of(suite)
     console.print(live(view))
     console.print(closing(view))
     told = console.export_text()
@@ -247,7 +245,6 @@ def test_a_run_that_is_no_suite_and_one_that_has_ended_are_asked_nothing(suite: 
 
 
 def test_without_suites_there_is_nothing_to_show():
-    assert json.loads(shown("list", "--json")) == []
     for words in ("show", "cancel"):
         with pytest.raises(UnknownNameError, match="no suites yet"):
             shown(words)
@@ -281,15 +278,13 @@ def test_a_suite_whose_process_was_killed_is_told_and_not_watched_for_ever():
     journal(run.folder, added(1))
     told = watched(run, exit_code=1)
     assert f"headrace resume {run.run_id}" in told
-    assert "its process has ended" in shown("list")
 
 
 def test_a_damaged_summary_leaves_what_the_journal_tells(suite: Run):
     suite.folder.summary.write_text("{")
-    assert "2 to come" not in shown("list")
-    assert json.loads(shown("list", "--json"))[0]["trials"]["counts"]["succeeded"] == 2
+    assert (view_of(suite).trials.total, view_of(suite).trials.counts["succeeded"]) == (4, 2)
     end_run(suite, StepState.FAILED, "a test")
-    assert "does not hold a SuiteSummary" in watched(suite, exit_code=1)
+    assert "its suite.json is damaged" in watched(suite, exit_code=1)
 
 
 def test_of_a_cross_validation_the_mean_is_told_and_no_trial_is_the_best():
@@ -298,10 +293,11 @@ def test_of_a_cross_validation_the_mean_is_told_and_no_trial_is_the_best():
         fold = added(number, group=1, data__fold=number - 1)
         journal(run.folder, fold, started(number), ended(number, value))
     end_run(run, StepState.SUCCEEDED, "a test")
-    (told,) = json.loads(shown("list", "--json"))
-    assert (told["best"], told["best_value"]) == (None, None)
-    assert told["point"]["spread"]["mean"] == 0.5
-    assert "val_loss 0.5 ± 0.25 of 3 folds" in shown("list")
+    view = view_of(run)
+    assert (view.best, view.best_value) == (None, None)
+    assert view.point is not None
+    assert view.point.spread is not None
+    assert view.point.spread.mean == 0.5
     told = watched(run)
     assert "mean: val_loss 0.5 ± 0.25 of 3 folds" in told
     assert "best" not in told
