@@ -86,7 +86,7 @@ def rerun(
     """
     before = origin(name)
     if frozen and not check:
-        run = RunFolder(Path(before.folder)).whole
+        run = RunFolder(Path(before.folder.partition("/trials/")[0]))
         environment = frozen_environment(run, before.made_with.python)
         options = (("--site", site) if site else (), ("--json",) * as_json, ("--detach",) * detach)
         begin_in(environment, ("rerun", before.name, *chain(*options)))

@@ -64,7 +64,7 @@ def note_sizes(*run_ids: str) -> None:
     """Measure runs that have ended, and enter their sizes in the ledger."""
     ledger = open_ledger()
     for some in at_most(run_ids):
-        ledger.put_sizes(sizes_of(ledger.runs_of(some)))
+        ledger.put_sizes(sizes_of(ledger.runs(len(some), run_ids=some)))
 
 
 def removal_of(record: RunRecord) -> Removal | None:
@@ -72,17 +72,16 @@ def removal_of(record: RunRecord) -> Removal | None:
 
     A folder counts as removed only if the one above it is there: a file system may be missing.
     """
-    run_id, folder = record.run_id.partition(":")[0], RunFolder(Path(record.folder)).whole.path
-    known = record.removed
+    known, above = record.removed, os.path.dirname(record.folder)
     if known is not None and known.by != BY_HAND:
         return known
-    if folder.exists() or not folder.parent.is_dir():
+    if os.path.exists(record.folder) or not os.path.isdir(above):
         return None
     if known is None:
         known = Removal(at=time.time(), by=BY_HAND, what="run")
         with suppress(LedgerError):  # a reader may not write in it
-            open_ledger().set_removed(run_id, known)
-            open_ledger().put_sizes({run_id: {}})
+            open_ledger().set_removed(record.run_id, known)
+            open_ledger().put_sizes({record.run_id: {}})
     return known
 
 

@@ -149,6 +149,8 @@ class RunRows:
     machines: Sequence[MachineRecord]
     trials: Mapping[StepState, int]
     """Trials of a suite by state."""
+    removed: Removal | None
+    """Removal of the run, or of the trial's suite."""
     trial: TrialRecord | None = None
     """The trial, if this is one."""
 
@@ -182,6 +184,7 @@ class RunRows:
                 leases=leases.get(record.run_id, ()),
                 machines=machines.get(record.run_id, ()),
                 trials=trials.get(record.run_id, {}),
+                removed=removal_of(record),
             )
             for record in records
         )
@@ -209,16 +212,16 @@ class RunRows:
 
 
 def _attempt(run: RunRecord, trial: TrialRecord, number: int) -> AttemptRecord:
-    """Return an attempt at a trial as one at training, by its result; else by the trial's row."""
-    folder = TrialFolder(Path(run.folder)).step(number)
+    """Return an attempt at a trial as one at training, by its result, else by the trial's row."""
+    folder, is_last = TrialFolder(Path(run.folder)).step(number), number == trial.attempts
     result = mailbox.outcome(folder)
-    if result is None and number < trial.attempts:
-        result = mailbox.lost(folder, "")
-    of_trial = {name: getattr(trial, name) for name in _OF_TRIAL}
+    if result is None and not is_last:
+        result = mailbox.lost(folder, "", trial.finished_at)
+    known = {name: getattr(trial, name) for name in _OF_TRIAL}
     return AttemptRecord(
         run_id=run.run_id, step="train", attempt=number, kind="trial", lease_id="", number=number,
         key=f"{run.run_id}/{number}", created_at=run.created_at,
-        **(result.columns if result else of_trial),
+        **(result.columns if result else known),
     )  # fmt: skip
 
 
@@ -284,7 +287,7 @@ def by_ledger(rows: RunRows, now: float) -> RunView:
         own_data=traits.own_data,
         damage=damage,
         num_bytes=None if record.sizes is None else sum(record.sizes.values()),
-        removed=removal_of(record),
+        removed=rows.removed,
     )
 
 
