@@ -88,24 +88,46 @@ def found_runs(wanted: RunFilter, sites: Sites = None) -> tuple[RunView, ...]:
     if not (wanted.where or wanted.sort):
         return run_views(ledger.find_runs(wanted, sites))
     found = ledger.comparable(wanted, sites)
-    by_files = [run.run_id for run in found if run.kind == "suite" or not run.state.is_final]
-    metrics = {run.run_id: run_metrics(run.outputs) for run in found}
-    metrics |= {row.run_id: row.metrics for row in _views(by_files)}
+    metrics, metric = metrics_of(found), wanted.order[0]
     run_ids = [run.run_id for run in _meeting(wanted, found, metrics)]
-    metric, mode = wanted.order
     if not run_ids or not metric:
         return _views(run_ids[: wanted.limit])
-    values = {run_id: of[metric] for run_id, of in metrics.items() if metric in of}
-    if not values:
-        raise _unknown("metric", metric, chain(*metrics.values()))
-    sign = 1 if (mode or better_mode(metric, ledger.run(next(iter(values))))) == "min" else -1
-    value = {run_id: sign * values.get(run_id, math.nan) for run_id in run_ids}
-    run_ids.sort(key=lambda run_id: (math.isnan(value[run_id]), value[run_id]))
+    values = best_first(wanted, metrics)
+    place = {run_id: place for place, run_id in enumerate(values)}
+    run_ids.sort(key=lambda run_id: place.get(run_id, len(place)))
     shown = {run_id: MainMetric(name=metric, value=each) for run_id, each in values.items()}
     return tuple(
         row.model_copy(update={"metric": shown.get(row.run_id)})
         for row in _views(run_ids[: wanted.limit])
     )
+
+
+def metrics_of(runs: Sequence[Comparable | RunRecord]) -> dict[str, dict[str, float]]:
+    """Return the metrics of runs by their ids; of a suite those of its best trial."""
+    others = [run.run_id for run in runs if run.kind == "suite" or not run.state.is_final]
+    found = {run.run_id: run_metrics(run.outputs) for run in runs}
+    return found | {row.run_id: row.metrics for row in _views(others)}
+
+
+def best_first(wanted: RunFilter, metrics: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Return the values of the metric to sort by, the best first, NaN last, by run id.
+
+    Args:
+        wanted: The filter with the metric.
+        metrics: Metrics of runs, the newest first; runs without this one are left out.
+
+    Raises:
+        UnknownNameError: No run has the metric.
+        UserError: The direction of the metric is unknown.
+    """
+    name, mode = wanted.order
+    values = {run_id: of[name] for run_id, of in metrics.items() if name in of}
+    if not values:
+        raise _unknown("metric", name, chain(*metrics.values()))
+    mode = mode or better_mode(name, open_ledger().run(next(iter(values))))
+    sign = 1 if mode == "min" else -1
+    pairs = sorted(values.items(), key=lambda pair: (math.isnan(pair[1]), sign * pair[1]))
+    return dict(pairs)
 
 
 def _views(run_ids: Sequence[str]) -> tuple[RunView, ...]:
