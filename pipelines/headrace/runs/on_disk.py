@@ -64,7 +64,7 @@ def note_sizes(*run_ids: str) -> None:
     """Measure runs that have ended, and enter their sizes in the ledger."""
     ledger = open_ledger()
     for some in at_most(run_ids):
-        ledger.put_sizes(sizes_of(ledger.runs(len(some), run_ids=some)))
+        ledger.put_sizes(sizes_of(ledger.runs_of(some)))
 
 
 def removal_of(record: RunRecord) -> Removal | None:
