@@ -21,7 +21,7 @@ from headrace.ledger.rows import RunRecord
 from headrace.ledger.trial_rows import TRIAL_ORDERS, TrialRecord
 from headrace.runs.suites import ask, ask_for_more, sought_by
 from headrace.states import StepState
-from headrace.status.suite import find_suite, one_suite, state_of
+from headrace.status.suite import find_suite, state_of
 from headrace.suites.analysis import points
 from headrace.suites.records import PRUNED
 
@@ -38,6 +38,7 @@ TrialState = Enum(  # type: ignore[misc]
 """States for `--state`."""
 
 _MOST = 1_000_000
+_MOST_NAMED = 10
 
 
 @app.command()
@@ -91,7 +92,7 @@ def pause(suite: OneSuite = None) -> None:
     Examples:
         headrace suite pause digits-20260102-030405-0a1b2c3d
     """
-    _ask(one_suite(suite), "pause", "start no more trials")
+    _ask(find_suite(suite, _MOST_NAMED), "pause", "start no more trials")
 
 
 @app.command()
@@ -107,7 +108,7 @@ def resume(
         headrace suite resume digits-20260102-030405-0a1b2c3d
         headrace suite resume digits-20260102-030405-0a1b2c3d --limit 4
     """
-    record = one_suite(suite)
+    record = find_suite(suite, _MOST_NAMED)
     if limit is not None:
         ask(record, "limit", details=f"to {limit}", limit=limit)
     _ask(record, "resume", "start trials")
@@ -181,7 +182,7 @@ def add(
         headrace suite add seed=4 --priority 1
     """
     is_named = "=" not in words[0]
-    record = one_suite(words[0] if is_named else None)
+    record = find_suite(words[0] if is_named else None, _MOST_NAMED)
     count = ask_for_more(record, words[1:] if is_named else words, priority)
     _tell(record, f"add {count} {'trial' if count == 1 else 'trials'}")
 
@@ -206,7 +207,7 @@ def _suite_and_numbers(words: Sequence[str] | None) -> tuple[RunRecord, list[int
     named = given.pop(0) if given and not given[0].isdecimal() else None
     if wrong := [word for word in given if not word.isdecimal()]:
         raise UserError(f"'{wrong[0]}' is not a trial's number", "List them: headrace suite show.")
-    return one_suite(named), [int(word) for word in given]
+    return find_suite(named, _MOST_NAMED), [int(word) for word in given]
 
 
 def _ask(

@@ -30,7 +30,6 @@ from headrace.suites.records import FOLD, PRUNED, RunningTrial, SuiteSummary
 _MOST_CHANGED = 2000
 """With more changes all trials are sent."""
 _MOST_LETTERS = 300
-_MOST_NAMED = 10
 _MOST_POINTS = 20
 _OF_ROWS = (
     *("number", "name", "objective", "started_at", "finished_at", "attempts", "node", "usd"),
@@ -104,41 +103,31 @@ class TrialsPage(Record):
     columns: TrialColumns
 
 
-def find_suite(run_id: str | None) -> RunRecord:
-    """Return the suite with an id, or the newest one; its trials are entered in the ledger.
+def find_suite(run_id: str | None, among: int = 1) -> RunRecord:
+    """Return a suite; its trials are entered in the ledger.
+
+    Args:
+        run_id: Its id; None for the newest one.
+        among: Without an id, of so many of the newest the only running one, or the only one.
 
     Raises:
         UnknownNameError: No suite exists, or no run has that id.
-        UserError: The run is not a suite.
+        UserError: The run is not a suite, or there are several.
     """
-    found = [open_ledger().run(run_id)] if run_id else _newest(1)
-    if not found:
+    newest = RunFilter(kind=("suite",), limit=among)
+    found = (open_ledger().run(run_id),) if run_id else open_ledger().find_runs(newest)
+    meant = [row for row in found if not row.state.is_final] or found
+    if not meant:
         raise UnknownNameError("There are no suites yet", "Start one: headrace sweep --help.")
-    (record,) = found
+    if len(meant) > 1:
+        named = ", ".join(row.run_id for row in meant)
+        raise UserError(f"There are several suites: {named}", "Name one of them.")
+    record = meant[0]
     if not is_suite(record):
         hint = "List suites: headrace runs --kind suite"
         raise UserError(f"Run {record.run_id} is not a suite", hint)
     note_trials(RunFolder(Path(record.folder)))
     return record
-
-
-def one_suite(run_id: str | None) -> RunRecord:
-    """Return the suite with an id; without one the only running one, or the only one.
-
-    Raises:
-        UnknownNameError: No suite exists, or no run has that id.
-        UserError: There are several.
-    """
-    found = () if run_id else _newest(_MOST_NAMED)
-    meant = [row for row in found if not row.state.is_final] or found
-    if len(meant) > 1:
-        named = ", ".join(row.run_id for row in meant)
-        raise UserError(f"There are several suites: {named}", "Name one of them.")
-    return find_suite(meant[0].run_id if meant else run_id)
-
-
-def _newest(limit: int) -> tuple[RunRecord, ...]:
-    return open_ledger().find_runs(RunFilter(kind=("suite",), limit=limit))
 
 
 def suite_views(records: Sequence[RunRecord]) -> tuple[SuiteView, ...]:
