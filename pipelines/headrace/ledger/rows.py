@@ -44,7 +44,7 @@ class RunRecord(LedgerRow, kw_only=True):
     """`train`, `suite`, …, as in `RunRequest`, or `rehearsal`; of an earlier release `train`,
     `suite` or empty, with neither dataset nor seed."""
     user: Mapped[str] = mapped_column(default="", server_default="")
-    """The requester, by the name of the Unix account; empty: only in the run's folder."""
+    """The requester, by the name of the Unix account; empty: of an earlier release, no lease."""
     dataset: Mapped[str] = mapped_column(default="", server_default="")
     """Name of its dataset; empty if it has none."""
     seed: Mapped[int | None] = mapped_column(BigInteger, default=None)

@@ -21,7 +21,7 @@ from headrace.record import Record
 from headrace.runs.costs import HOUR_S, Cost, cost_of, has_price
 from headrace.runs.names import named
 from headrace.runs.on_disk import removal_of
-from headrace.runs.owners import owner_is_gone, user_of
+from headrace.runs.owners import owner_is_gone
 from headrace.runs.planned_steps import run_metrics
 from headrace.runs.prediction import BETWEEN, Ahead, Prediction
 from headrace.runs.suites import best_point
@@ -31,7 +31,6 @@ from headrace.status.traits import RunTraits, traits_of
 from headrace.steps import mailbox
 from headrace.suites.records import FOLD, PRUNED, SuiteSummary
 
-_MOST = 10_000
 _OPEN = (StepState.QUEUED.value, StepState.RUNNING.value)
 _USEFUL = (StepState.SUCCEEDED.value, PRUNED)
 _OF_TRIAL = ("state", "started_at", "finished_at", "failure_class", "message")
@@ -86,7 +85,7 @@ class RunView(Record):
     """Name of its dataset; empty without one."""
     seed: int | None = None
     user: str = ""
-    """The requester, by the name of the Unix account."""
+    """The requester, by the name of the Unix account; empty if the ledger does not know it."""
     tags: tuple[str, ...] = ()
     note: str = ""
     is_starred: bool = False
@@ -267,7 +266,7 @@ def by_ledger(rows: RunRows, now: float) -> RunView:
         kind=kind,
         recipe=record.recipe_name,
         site=record.site_name,
-        user=record.user or _user(record.folder, record.owner),
+        user=record.user,
         **{name: getattr(record, name) for name in _AS_ENTERED},
         owner=record.owner,
         folder=record.folder,
@@ -341,11 +340,6 @@ def why_no_lease(rows: RunRows) -> str:
     if is_well or last is None or why_failed(record, rows.attempts):
         return ""
     return last.why_ended if last.state is LeaseState.FAILED else ""
-
-
-@lru_cache(maxsize=_MOST)
-def _user(path: str, owner: str) -> str:
-    return user_of(RunFolder(Path(path)), owner)
 
 
 def main_metric(record: RunRecord) -> MainMetric | None:
