@@ -174,6 +174,16 @@ def test_a_suite_cancelled_at_once_is_cancelled_and_one_without_some_trials_is_n
     assert isinstance(told, StepCancelledError) is is_cancelled
 
 
+def test_the_main_metric_of_a_trial_is_the_objective_of_its_suite():
+    run = make_suite(overrides=("+suite={objectives: [{metric: f1, mode: max}]}",))
+    write_record(run.folder.trial(1).recipe, run.recipe)
+    found = {"f1": 0.5, "accuracy": 0.7, "val_loss": 0.1}
+    journal(run.folder, added(1), started(1), ended(1, 0.5, metrics=found))
+    metric = run_details(f"{run.run_id}:1").metric
+    assert metric is not None
+    assert (metric.name, metric.value) == ("f1", 0.5)
+
+
 def test_what_takes_whole_runs_refuses_a_trial_and_says_how_it_runs_again(suite: Run):
     for refuses in (open_run, lambda name: mark_runs([name], Marks(star=True), Actor.here())):
         with pytest.raises(UnknownNameError, match=f"{suite.run_id}:3' names a trial") as told:
