@@ -63,11 +63,9 @@ def training(**changes) -> Run:
 
 def test_an_empty_list_leads_to_the_form_and_names_the_command(page: Page, visit: Visit):
     visit("")
-    link = page.get_by_role("link", name="Open the DAG headrace_train")
-    expect(link).to_have_attribute("href", "/dags/headrace_train")
     expect(page.get_by_text("headrace run digits --site laptop")).to_be_visible()
     visit("?user=bob")
-    expect(page.get_by_text("bob").last).to_be_visible()
+    expect(page.get_by_text("No run matches.")).to_be_visible()
 
 
 def test_rows_say_what_differs_and_filters_stay_in_the_address(page: Page, visit: Visit):

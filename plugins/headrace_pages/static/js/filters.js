@@ -1,5 +1,6 @@
 // Filters of the list of runs, kept in the page's address, so that a view can be sent to others.
 
+import { useState } from "../vendor/hooks.mjs";
 import { link, usePlace, useDebounced } from "./live.js";
 import { Choice, html } from "./ui.js";
 
@@ -41,19 +42,20 @@ export function useFilters() {
 
 function Field({ field: { title, hint, type = "text", on, place: [value, set] } }) {
   if (on) return html`<label class="check"><input type="checkbox" checked=${value === on} onChange=${(event) => set(event.target.checked ? on : "")} /> ${title}</label>`;
-  return html`<label><span class="small muted">${title}</span>
+  return html`<label class="stack"><span class="small muted">${title}</span>
     <input type=${type} placeholder=${hint} value=${value} spellcheck=${false} onInput=${(event) => set(event.target.value)} /></label>`;
 }
 
 /** State and search; the others behind a button. */
 export function Filters({ filters }) {
   const { state: [state, setState], text: [text, setText], fields, used, clear, isAny } = filters;
+  const [isOpen] = useState(used > 0); // from then on as the reader leaves it
   return html`<div class="filters">
       <${Choice} label="State" options=${STATES} value=${state} onChange=${setState} />
       <input type="search" aria-label="Search in id, recipe, site, user, dataset, overrides, tags and note" placeholder="Search" value=${text}
         onInput=${(event) => setText(event.target.value)} />
     </div>
-    <details class="more-filters" open=${used > 0}><summary>Filters and order${used ? ` (${used})` : ""}</summary>
+    <details class="more-filters" open=${isOpen}><summary>Filters and order${used ? ` (${used})` : ""}</summary>
       <div class="fields">${fields.map((field) => html`<${Field} key=${field.name} field=${field} />`)}
         <button type="button" disabled=${!isAny} onClick=${clear}>Clear all</button></div>
     </details>`;
