@@ -14,11 +14,9 @@ const MOST_COMPARED = 100;
 
 const pageOf = (row) => link(row.kind === "suite" ? "suite/" : "run/", { id: row.run_id });
 
-const UNIQUE = 9; // the last letters of an id: never cut
-
 const Name = ({ row }) => html`<span class="stack">
   <span><a class="strong row-link" href=${pageOf(row)}>${row.recipe}</a> ${!["train", "suite"].includes(row.kind) && html`<span class="tag">${row.kind}</span> `}<${Marked} row=${row} /></span>
-  <span class="id muted small code" title=${row.run_id}><span class="ellipsis">${row.run_id.slice(0, -UNIQUE)}</span><span class="number">${row.run_id.slice(-UNIQUE)}</span></span>
+  <span class="muted small code">${row.run_id}</span>
   ${row.note && html`<span class="small ellipsis" title=${row.note}>${row.note}</span>`}
 </span>`;
 
