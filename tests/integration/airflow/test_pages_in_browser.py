@@ -256,6 +256,25 @@ def test_a_run_is_watched_live_in_airflow(
         expect(run.locator("time").first).to_have_attribute("title", re.compile(r"GMT\+9$"))
 
 
+def test_the_empty_list_opens_the_dag_around_it(
+    airflow_service: AirflowService, page: Page, told: list[str]
+):
+    """The link leaves Airflow's frame without a reload; the answer is as before the first run."""
+
+    def without_runs(route: Route) -> None:
+        answer = route.fetch().json()
+        route.fulfill(json=answer | {"rows": [], "refused": []})
+
+    page.route("**/data/runs?*", without_runs)
+    page.goto(airflow_service.url)
+    _open_runs(page)
+    _within(page).get_by_role("button", name=f"Open the DAG {DAG_ID}").click()
+    page.wait_for_url(f"**/dags/{DAG_ID}")
+    trigger = page.get_by_role("button", name="Trigger")
+    expect(trigger.first).to_be_visible(timeout=_GENEROUS_MS)
+    expect(page.locator("iframe[src*='headrace']")).to_have_count(0)
+
+
 def test_every_page_is_legible_for_everybody(
     page: Page,
     visit: Visit,

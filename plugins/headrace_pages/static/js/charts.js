@@ -120,7 +120,7 @@ function Legend({ lines, data, index, xTitle, xNames }) {
   const isNamed = (line) => index !== null || line.only !== "points"; // single points have no newest value
   return html`<div class="legend">
     ${lines.map((line, nth) => html`<span class="entry" key=${line.label}>
-      <span class=${`swatch ${line.only === "points" ? "dots" : ""}`} style=${{ background: swatch(hueOf(line, nth)) }}></span>
+      <span class=${`swatch ${line.only === "points" ? "dots" : hueOf(line, nth) < COLOURS ? "" : "dashed"}`} style=${{ background: swatch(hueOf(line, nth)) }}></span>
       <span class="name" title=${line.label}>${line.label}</span>
       <span class="number">${isNamed(line) ? number(shown(line, nth)) : ""}</span>
     </span>`)}
@@ -202,6 +202,6 @@ export function chartsOf(runs, labels = null) {
 /** All curves of runs side by side. */
 export function Curves({ runs, labels }) {
   const charts = useMemo(() => chartsOf(runs, labels), [runs, labels]);
-  if (!charts.length) return html`<p class="muted empty">No curves yet: they begin with the first steps of training.</p>`;
+  if (!charts.length) return html`<p class="muted empty">No curves: they begin with the first steps of training.</p>`;
   return html`<div class="charts">${charts.map((chart) => html`<${Chart} key=${chart.title} ...${chart} sync="step" />`)}</div>`;
 }

@@ -90,7 +90,7 @@ export function Cost() {
     ${loaded.data
       ? html`<${Totals} rows=${rows} asOf=${loaded.data.as_of} />
         ${loaded.data.budgets.length > 0 && html`<${Section} title="Budgets" flush><ul class="running">${loaded.data.budgets.map((budget) => html`<${Budget} key=${`${budget.key} ${budget.site} ${budget.whose}`} budget=${budget} />`)}</ul><//>`}
-        <${Section} title=${`By ${title.toLowerCase()}`} flush><p class="muted small hint">Wasted: the share of the node hours in which machines were idle, or ran attempts that did not succeed.</p><${Table} caption=${`Cost by ${title.toLowerCase()}`} columns=${columns} rows=${sort.rows} sort=${sort} rowKey=${(row) => row.name} cards empty="No costs are recorded yet." /><//>
+        <${Section} title=${`By ${title.toLowerCase()}`} flush><p class="muted small empty">Wasted: the share of the node hours in which machines were idle, or ran attempts that did not succeed.</p><${Table} caption=${`Cost by ${title.toLowerCase()}`} columns=${columns} rows=${sort.rows} sort=${sort} rowKey=${(row) => row.name} cards empty="No costs are recorded yet." /><//>
         <${Predicted} rows=${loaded.data.foretold} />`
       : html`<${Missing} loaded=${loaded} />`}`;
 }

@@ -40,9 +40,11 @@ function clock(at, every, now) {
   return every < 60 ? `${time}:${String(new Date(at * 1000).getSeconds()).padStart(2, "0")}` : time;
 }
 
+const KEY = [["waited", "waited"], ["ran tone-active", "running"], ["ran tone-good", "succeeded"], ["ran tone-bad", "failed"]];
+
 /** Attempts at steps over time: light while they waited, dark while they ran. */
 export function Timeline({ attempts, now }) {
-  const from = Math.min(...attempts.map((each) => each.created_at));
+  const from = Math.min(...attempts.map((each) => Math.min(each.created_at, each.started_at ?? Infinity))); // clocks of machines differ
   const to = Math.max(from + 1, ...attempts.map((each) => each.finished_at ?? (isActive(each.state) ? now : each.started_at ?? each.created_at)));
   const share = (at) => `${(100 * (at - from)) / (to - from)}%`;
   const { found, every } = ticks(from, to);
@@ -56,12 +58,12 @@ export function Timeline({ attempts, now }) {
         const cause = words(each.failure_class);
         const summary = `${words(each.step)} ${each.attempt}, ${words(each.state)}, ${duration(end - begun)}${each.node ? ` on ${each.node}` : ""}${each.message ? `: ${each.message}` : ""}`;
         return html`<span key=${`${each.attempt} ${each.lease_id}`} title=${summary}>
-          <span class="waited" style=${{ left: share(each.created_at), width: `${(100 * (begun - each.created_at)) / (to - from)}%` }}></span>
+          <span class="waited" style=${{ left: share(each.created_at), width: `${(100 * Math.max(0, begun - each.created_at)) / (to - from)}%` }}></span>
           <span class=${`ran tone-${tone(each.state)}`} style=${{ left: share(begun), width: `${(100 * (end - begun)) / (to - from)}%` }}><span>${[each.attempt > 1 && `${each.attempt}`, each.node, cause || (!each.node && words(each.state))].filter(Boolean).join(" · ")}</span></span>
         </span>`;
       })}
     </div></div>`)}
     <div class="lane axis"><span class="name"></span><div class="track">${found.map((at) => html`<span key=${at} class="mark number" style=${{ left: share(at) }}>${clock(at, every, now)}</span>`)}</div></div>
-    <p class="key small muted" aria-hidden="true"><span class="waited"></span> waited <span class="ran tone-active"></span> runs <span class="ran tone-good"></span> succeeded <span class="ran tone-bad"></span> failed</p>
+    <div class="legend">${KEY.map(([kind, name]) => html`<span class="entry" key=${name}><span class=${`swatch ${kind}`}></span><span class="name">${name}</span></span>`)}</div>
   </div>`;
 }

@@ -16,34 +16,30 @@ export function Marks({ run, refresh }) {
   const [note, setNote] = useState(null);
   const [tag, setTag] = useState("");
 
-  async function mark(changes) {
+  async function mark(changes, onDone) {
     try {
       await act("act/mark", { ids: [run.run_id], ...changes });
       setError(null);
+      onDone?.();
       setTimeout(refresh, KEPT_MS);
-      return true;
     } catch (wrong) {
       if (!(wrong instanceof Refused)) throw wrong;
       setError(wrong);
-      return false;
     }
   }
-  const addTag = async (event) => {
+  const onSubmit = (changes, onDone) => (event) => {
     event.preventDefault();
-    if (await mark({ tag: tag.split(/[\s,]+/).filter(Boolean) })) setTag("");
+    mark(changes, onDone);
   };
-  const saveNote = async (event) => {
-    event.preventDefault();
-    if (await mark({ note })) setNote(null);
-  };
-  if (!run.can_act) return html`<p class="facts"><span><${Marked} row=${run} /></span>${run.note && html`<span class="note-text">${run.note}</span>`}</p>`;
-  return html`<div class="marks">
+  if (!run.can_act) return html`<p class="facts"><span><${Marked} row=${run} /></span><span class="note-text">${run.note}</span></p>`;
+  return html`<div class="facts">
     <button type="button" aria-pressed=${run.is_starred} aria-label="Star" onClick=${() => mark({ star: !run.is_starred })}>${run.is_starred ? "★" : "☆"}</button>
     ${run.tags.map((each) => html`<span class="tag" key=${each}>${each}<button type="button" class="plain" aria-label=${`Remove tag ${each}`} onClick=${() => mark({ untag: [each] })}>×</button></span>`)}
-    <form onSubmit=${addTag}><input type="text" aria-label="New tag" placeholder="Add a tag" maxlength="200" value=${tag} onInput=${(event) => setTag(event.target.value)} /></form>
+    <form onSubmit=${onSubmit({ tag: tag.split(/[\s,]+/).filter(Boolean) }, () => setTag(""))}>
+      <input type="text" size="12" aria-label="New tag" placeholder="Add a tag" maxlength="200" value=${tag} onInput=${(event) => setTag(event.target.value)} /></form>
     ${note === null
       ? html`<span class="note-text">${run.note}</span><button type="button" class="plain" onClick=${() => setNote(run.note)}>${run.note ? "Edit note" : "Add a note"}</button>`
-      : html`<form class="note-form" onSubmit=${saveNote}><textarea aria-label="Note" rows="2" maxlength="2000" value=${note} onInput=${(event) => setNote(event.target.value)}></textarea>
+      : html`<form onSubmit=${onSubmit({ note }, () => setNote(null))}><textarea aria-label="Note" cols="36" rows="2" maxlength="2000" value=${note} onInput=${(event) => setNote(event.target.value)}></textarea>
           <button type="submit">Save note</button><button type="button" class="plain" onClick=${() => setNote(null)}>Keep as it is</button></form>`}
     ${error && html`<${Notice} kind="bad" what=${error.what} hint=${error.hint} />`}
   </div>`;

@@ -32,7 +32,7 @@ function Differences({ ids, labels }) {
 
 /** Curves of runs or trials by `ids`, of the first sixteen, with `labels` as names; `differ`: also a table of differences. */
 export function Overlay({ ids, labels, what, differ = false, onClear }) {
-  const drawn = ids.slice(0, MOST_DRAWN); // more than these no reader tells apart by colour and dash
+  const drawn = ids.slice(0, MOST_DRAWN); // as many as differ by colour and dash
   const loaded = useLive(link("data/curves", { id: drawn }));
   const runs = useMemo(() => loaded.data?.runs.filter((run) => ids.includes(run.run_id)), [loaded.data, ids]);
   const untick = html`<button type="button" class="plain" onClick=${onClear}>Untick all</button>`;

@@ -1,7 +1,7 @@
 // The page of one run: its state, curves, machines, attempts and logs.
 
 import { Curves } from "./charts.js";
-import { bytes, costOf, count, duration, known, leftOf, number, percent, removedWords, words } from "./format.js";
+import { bytes, costOf, count, duration, known, leftOf, number, percent, words } from "./format.js";
 import { asked, link, useLive } from "./live.js";
 import { Logs } from "./logs.js";
 import { Nodes, Timeline } from "./machines.js";
@@ -14,8 +14,7 @@ const isFinal = (run) => !isActive(run.state);
 const plusMinus = (seconds) => (known(seconds) ? `± ${duration(seconds)}` : "");
 
 function Why({ run }) {
-  if (run.removed) return html`<${Notice} kind="warn" what=${`${run.removed.what || "This run"}: ${removedWords(run.removed)}`} hint="What it cost and its metrics are kept." />`;
-  if (run.damage) return html`<${Notice} kind="warn" what=${run.damage} />`;
+  if (run.damage && !run.removed) return html`<${Notice} kind="warn" what=${run.damage} />`;
   if (run.why) return html`<${Notice} kind=${isActive(run.state) || run.state === "cancelled" ? "warn" : "bad"} what=${run.why} />`;
   if (run.waits_for) return html`<${Notice} what="Waits" hint=${run.waits_for} />`;
   return null;
@@ -130,7 +129,8 @@ const Addresses = ({ run }) => html`<p class="facts">
 function Whole({ run, refresh }) {
   const begun = attemptsOf(run);
   const attempts = [...begun].reverse();
-  const trains = run.steps.some((each) => each.name === "train");
+  const isThere = !run.removed;
+  const trains = isThere && run.steps.some((each) => each.name === "train");
   return html`<${Head} run=${run} now=${run.now} refresh=${refresh}><${Actions} run=${run} refresh=${refresh} /><//>
     <${Why} run=${run} />
     <${Figures} run=${run} />
@@ -143,10 +143,9 @@ function Whole({ run, refresh }) {
       ${trains && html`<${Section} title="Checkpoints" flush><${Table} caption="Checkpoints" columns=${checkpointColumns(run.now)} rows=${run.checkpoints} rowKey=${(row) => row.name} empty="None yet." /><//>`}
     </div>
     ${run.traces.length > 0 && html`<${Section} title="Profiles" flush><${Table} caption="Profiles and traces" columns=${traceColumns} rows=${run.traces} rowKey=${(row) => row.path} cards /><//>`}
-    <${Logs} run=${run} />
-    <${Report} of=${run} />
+    ${isThere && html`<${Logs} run=${run} /><${Report} of=${run} />`}
     <${Acts} acts=${run.acts} now=${run.now} />
-    <${Addresses} run=${run} />`;
+    ${isThere && html`<${Addresses} run=${run} />`}`;
 }
 
 /** The page. */

@@ -4,7 +4,7 @@ import { bytes, known, removedWords } from "./format.js";
 import { asked, link, ROOT } from "./live.js";
 import { Marks } from "./marks.js";
 import { Table } from "./table.js";
-import { Copy, html, Section, State, Time } from "./ui.js";
+import { Copy, html, Notice, Section, State, Time } from "./ui.js";
 
 /** Name, state and origin of a run or suite, with buttons for actions. */
 export const Head = ({ run, now, refresh, children }) => html`<div class="title">
@@ -20,12 +20,12 @@ export const Head = ({ run, now, refresh, children }) => html`<div class="title"
     ${run.dataset && html`<span>dataset <a href=${link("datasets/", { id: run.dataset })}>${run.dataset}</a></span>`}
     ${known(run.seed) && html`<span>seed ${run.seed}</span>`}
     ${known(run.num_bytes) && html`<span>${bytes(run.num_bytes)} on disk</span>`}
-    ${run.removed && html`<span>${removedWords(run.removed)}</span>`}
     ${run.own_data && html`<span>no dataset: nothing is packed or staged</span>`}
   </p>
-  ${run.overrides?.length > 0 && html`<p class="facts" aria-label="Overrides">${run.overrides.map((each) => html`<span class="tag code" key=${each}>${each}</span>`)}</p>`}
-  ${refresh && run.kind !== "trial" && html`<${Marks} run=${run} refresh=${refresh} />`}
-</div>`;
+  ${run.overrides.length > 0 && html`<p class="facts" aria-label="Overrides">${run.overrides.map((each) => html`<span class="tag code" key=${each}>${each}</span>`)}</p>`}
+  ${run.kind !== "trial" && html`<${Marks} run=${run} refresh=${refresh} />`}
+</div>
+${run.removed && html`<${Notice} kind="warn" what=${`This run was ${removedWords(run.removed)}`} hint="What it cost and its metrics are kept." />`}`;
 
 const actColumns = (now) => [
   { id: "at", title: "When", lead: true, cell: (row) => html`<${Time} at=${row.at} now=${now} />` },

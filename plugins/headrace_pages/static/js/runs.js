@@ -16,7 +16,7 @@ const pageOf = (row) => link(row.kind === "suite" ? "suite/" : "run/", { id: row
 
 const Name = ({ row }) => html`<span class="stack">
   <span><a class="strong row-link" href=${pageOf(row)}>${row.recipe}</a> ${!["train", "suite"].includes(row.kind) && html`<span class="tag">${row.kind}</span> `}<${Marked} row=${row} /></span>
-  <span class="muted small code ellipsis" title=${row.run_id}>${row.run_id}</span>
+  <span class="muted small code">${row.run_id}</span>
   ${row.note && html`<span class="small ellipsis" title=${row.note}>${row.note}</span>`}
 </span>`;
 
@@ -105,18 +105,18 @@ const refusedColumns = (now) => [
 
 const COMMAND = "headrace run digits --site laptop";
 
-/** Opens a DAG in Airflow; within its frame by its own router, because the frame may not navigate above itself. */
-function openTrigger(event) {
-  if (window === window.parent) return;
-  event.preventDefault();
-  window.parent.history.pushState(null, "", event.currentTarget.href);
-  window.parent.dispatchEvent(new PopStateEvent("popstate"));
+/** Opens the DAG in Airflow, by Airflow's own router: its frame may not navigate what is around it. */
+function openDag() {
+  const { history } = window.parent;
+  history.pushState(null, "", new URL("../dags/headrace_train", window.location.origin + ROOT));
+  if (window === window.parent) window.location.reload();
+  else window.parent.dispatchEvent(new PopStateEvent("popstate"));
 }
 
-/** In place of the table while there is no run. */
-const First = () => html`<div class="panel first"><p class="strong">No runs yet.</p>
-  <p><a class="button primary" href=${new URL("../dags/headrace_train", new URL(ROOT, window.location.href)).pathname} onClick=${openTrigger}>Open the DAG headrace_train</a> Its button Trigger opens the form.</p>
-  <p>In a terminal: <span class="code">${COMMAND}</span> <${Copy} text=${COMMAND} what="the command" /></p></div>`;
+/** In place of the table if there are no runs. */
+const First = () => html`<div class="panel buttons"><span class="strong">No runs yet.</span>
+  <button type="button" class="primary" onClick=${openDag}>Open the DAG headrace_train</button> Its button Trigger opens the form.
+  <span>In a terminal: <span class="code">${COMMAND}</span> <${Copy} text=${COMMAND} what="the command" /></span></div>`;
 
 /** The page. */
 export function Runs() {
