@@ -337,13 +337,12 @@ def warn_once(text: str) -> None:
     logger.warning("%s", text)
 
 
-def removed(run_id: str, removal: Removal) -> UnknownNameError:
-    """Return the error for a request that needs the files of a removed run."""
-    again = f"Run it again: headrace rerun {run_id}"
-    if removal.by == BY_HAND:
-        again = f"To leave it out of lists: headrace clean {run_id}"
-    what = f"Run {run_id} was {removal.words}"
-    return UnknownNameError(what, f"Its metrics and cost are kept. {again}")
+def removed(name: str, removal: Removal) -> UnknownNameError:
+    """Return the error for a request that needs the files of a removed run, or trial of one."""
+    run_id, is_by_hand = name.partition(":")[0], removal.by == BY_HAND
+    way = "To leave it out of lists: headrace clean" if is_by_hand else "Repeat it: headrace rerun"
+    hint = f"Its metrics and cost are kept. {way} {run_id}"
+    return UnknownNameError(f"Run {name} was {removal.words}", hint)
 
 
 def nearest(value: str, choices: Iterable[str]) -> str:

@@ -72,7 +72,7 @@ def make_plan(rule: RetentionRule, site: str = "", named: Collection[str] = ()) 
         why = stays = ""
         if gone[row.run_id]:
             why = _FORGET if is_named else _INTERRUPTED if size else ""
-        elif size and (is_named or (not named and _is_old(row, rule, site))):
+        elif is_named or (size and not named and _is_old(row, rule, site)):
             why = f"ended {_day(row.finished_at or time.time())}"
             stays = _why_kept(row, rule, is_named=is_named) or best.get(row.run_id, "")
         if why:

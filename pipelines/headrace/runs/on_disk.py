@@ -28,8 +28,8 @@ _PARTS = {
 }  # fmt: skip
 """Parts of a run or trial by their folders; other folders are `other`, files are the record."""
 
-_NAME = re.compile(rb"[\w.-]+-(?:\d{8}-\d{6}-[0-9a-f]{8}(?!/code/)|[0-9a-f]{12}\b)")
-"""Names of runs, except in paths of the copies of their code; and names of datasets."""
+_NAME = re.compile(rb"[\w.-]+-(?:\d{8}-\d{6}-[0-9a-f]{8}(?!/code/|/[\w.]+\.json\b)|[0-9a-f]{12}\b)")
+"""Names of runs, except in paths of their records and copies of code; and names of datasets."""
 
 
 def removable(folder: RunFolder) -> list[Path]:

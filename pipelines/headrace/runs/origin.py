@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from headrace.errors import ManifestError, StepError
+from headrace.errors import ManifestError, StepError, removed
 from headrace.files.atomic import read_bytes, read_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.ledger.trial_rows import TrialRecord
@@ -18,6 +18,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.record import Figures, Record
 from headrace.runs.code_state import UNKNOWN, CodeSnapshot, code_state
 from headrace.runs.names import named
+from headrace.runs.on_disk import removal_of
 from headrace.runs.planned_steps import run_metrics
 from headrace.runs.provenance import Provenance, read_provenance
 from headrace.runs.runs import check_files, edited, outputs_of, run_of_folder
@@ -78,6 +79,8 @@ def origin(name: str) -> Origin:
     check_files(record)
     run_id, suite = record.run_id, RunFolder(Path(record.folder))
     recipe = read_record(folder.recipe, Recipe)
+    if recipe is None and (gone := removal_of(record)):
+        raise removed(name, gone)
     if recipe is None:
         what = "has no recipe any more" if trial is None or trial.attempts else "has not begun"
         raise StepError(f"{name} {what}: {folder.recipe} does not exist")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter
 
 from headrace.errors import UnknownNameError, UserError
-from headrace.files.atomic import is_there, read_bytes, read_record
+from headrace.files.atomic import read_bytes, read_record
 from headrace.files.layout import RunFolder
 from headrace.files.lines import append_line
 from headrace.ledger.ledger import open_ledger
@@ -28,8 +28,8 @@ _APPLIED = b'{"event":"heeded"'
 
 
 def is_suite(record: RunRecord) -> bool:
-    """Whether a run is a suite; False if its folder is gone."""
-    return is_there(RunFolder(Path(record.folder)).source)
+    """Whether a run is a suite."""
+    return record.kind == "suite"
 
 
 class Sought(NamedTuple):

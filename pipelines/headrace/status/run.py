@@ -36,6 +36,7 @@ from headrace.suites.records import FOLD, PRUNED, SuiteSummary
 _MOST = 10_000
 _OPEN = (StepState.QUEUED.value, StepState.RUNNING.value)
 _USEFUL = (StepState.SUCCEEDED.value, PRUNED)
+_OF_TRIAL = ("state", "started_at", "finished_at", "failure_class", "message")
 _AS_ENTERED = ("overrides", "dataset", "seed", "tags", "note", "is_starred")
 
 
@@ -168,6 +169,8 @@ class RunRows:
     machines: Sequence[MachineRecord]
     trials: Mapping[StepState, int]
     """Trials of a suite by state."""
+    removed: Removal | None
+    """Removal of the run, or of the trial's suite."""
     trial: TrialRecord | None = None
     """The trial, if this is one."""
 
@@ -199,6 +202,7 @@ class RunRows:
                 leases=leases.get(record.run_id, ()),
                 machines=machines.get(record.run_id, ()),
                 trials=trials.get(record.run_id, {}),
+                removed=removal_of(record),
             )
             for record in records
         )
@@ -226,15 +230,16 @@ class RunRows:
 
 
 def _attempt(run: RunRecord, trial: TrialRecord, number: int) -> AttemptRecord:
-    """Return an attempt at a trial as one at training, by its result; without one it is lost."""
+    """Return an attempt at a trial as one at training, by its result, else by the trial's row."""
     folder, is_last = TrialFolder(Path(run.folder)).step(number), number == trial.attempts
     result = mailbox.outcome(folder)
-    if result is None and (trial.state.is_final or not is_last):
-        result = mailbox.lost(folder, trial.message if is_last else "", trial.finished_at)
+    if result is None and not is_last:
+        result = mailbox.lost(folder, "", trial.finished_at)
+    known = {name: getattr(trial, name) for name in _OF_TRIAL}
     return AttemptRecord(
         run_id=run.run_id, step="train", attempt=number, kind="trial", lease_id="", number=number,
         key=f"{run.run_id}/{number}", created_at=run.created_at,
-        **(result.columns if result else {"state": trial.state, "started_at": trial.started_at}),
+        **(result.columns if result else known),
     )  # fmt: skip
 
 
@@ -276,7 +281,7 @@ def by_ledger(rows: RunRows, now: float) -> RunView:
     metric = _best(record, traits, summary) if summary else main_metric(record)
     return RunView(
         run_id=record.run_id,
-        kind="trial" if rows.trial else "rehearsal" if record.kind == "rehearsal" else traits.kind,
+        kind="trial" if rows.trial else record.kind or traits.kind,
         recipe=record.recipe_name,
         site=record.site_name,
         user=record.user or _user(record.folder, record.owner),
@@ -299,7 +304,7 @@ def by_ledger(rows: RunRows, now: float) -> RunView:
         own_data=traits.own_data,
         damage=damage,
         num_bytes=None if record.sizes is None else sum(record.sizes.values()),
-        removed=removal_of(record),
+        removed=rows.removed,
     )
 
 
