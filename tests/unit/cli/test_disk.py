@@ -71,12 +71,12 @@ def test_the_plan_is_shown_and_nothing_goes_without_an_answer(run: Run):
 
 def doors(name: str, folder: Path) -> dict[str, tuple[str, ...]]:
     """Commands that say that a run or trial was removed, all but those that need its record."""
-    out = str(folder / "weights.pt")
-    words = (("runs", "show"), ("status",), ("attach",), ("logs",), ("evaluate",), ("export",))
-    found = {
-        " ".join(each): (*each, name, *(("-o", out) * (each == ("export",)))) for each in words
+    return {
+        **{each: (each, name) for each in ("status", "attach", "logs", "evaluate")},
+        "runs show": ("runs", "show", name),
+        "export": ("export", name, "-o", str(folder / "weights.pt")),
+        "init_from": ("run", "digits", f"train.init_from={name}"),
     }
-    return {**found, "init_from": ("run", "digits", f"train.init_from={name}")}
 
 
 def check_doors(found: dict[str, tuple[str, ...]], name: str, by: str) -> None:
