@@ -36,7 +36,9 @@ def runs(  # noqa: PLR0913  options of a command
     state: Annotated[list[StepState] | None, typer.Option(help="Only in this state.")] = None,
     kind: Annotated[Several, typer.Option(help="Only of this kind, as `pack`; or `all`.")] = None,
     user: Annotated[Several, typer.Option(help="Only of this user.")] = None,
-    recipe: Annotated[Several, typer.Option(help="Only of this recipe.")] = None,
+    recipe: Annotated[
+        Several, typer.Option(help="Only of this recipe.", autocompletion=arguments.recipes)
+    ] = None,
     tag: Annotated[Several, typer.Option(help="Only with this tag.")] = None,
     starred: Annotated[bool, typer.Option("--starred", help="Only with a star.")] = False,
     where: Annotated[Several, typer.Option(help="Only with lr=0.1, 'accuracy>0.9', ….")] = None,
