@@ -78,7 +78,7 @@ def removal_of(record: RunRecord) -> Removal | None:
     if os.path.exists(record.folder) or not os.path.isdir(above):
         return None
     if known is None:
-        known = Removal(at=time.time(), by=BY_HAND, what="run")
+        known = Removal(at=time.time(), by=BY_HAND)
         with suppress(LedgerError):  # a reader may not write in it
             open_ledger().set_removed(record.run_id, known)
             open_ledger().put_sizes({record.run_id: {}})

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from headrace.errors import ManifestError, StepError, removed
+from headrace.errors import ManifestError, StepError, UnknownNameError
 from headrace.files.atomic import read_bytes, read_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.ledger.trial_rows import TrialRecord
@@ -80,7 +80,7 @@ def origin(name: str) -> Origin:
     run_id, suite = record.run_id, RunFolder(Path(record.folder))
     recipe = read_record(folder.recipe, Recipe)
     if recipe is None and (gone := removal_of(record)):
-        raise removed(name, gone)
+        raise UnknownNameError(f"Run {name} was {gone.words}", "Its record is removed, too.")
     if recipe is None:
         what = "has no recipe any more" if trial is None or trial.attempts else "has not begun"
         raise StepError(f"{name} {what}: {folder.recipe} does not exist")

@@ -85,22 +85,44 @@ def found_runs(wanted: RunFilter, sites: Sites = None) -> tuple[RunView, ...]:
     found: Sequence[RunRecord] = open_ledger().find_runs(wanted, sites)
     if not (wanted.where or wanted.sort):
         return run_views(found)
-    others = run_views([run for run in found if run.kind == "suite" or not run.state.is_final])
-    metrics = {run.run_id: run_metrics(run.outputs) for run in found}
-    metrics |= {row.run_id: row.metrics for row in others}
-    found, (metric, mode) = _meeting(wanted, found, metrics), wanted.order
+    metrics = metrics_of(found)
+    found, metric = _meeting(wanted, found, metrics), wanted.order[0]
     if not found or not metric:
         return run_views(found[: wanted.limit])
-    values = {run_id: of[metric] for run_id, of in metrics.items() if metric in of}
-    if not values:
-        raise _unknown("metric", metric, chain(*metrics.values()))
-    newest = next(iter(values))
-    sign = 1 if (mode or better_mode(metric, open_ledger().run(newest))) == "min" else -1
-    value = {run.run_id: sign * values.get(run.run_id, math.nan) for run in found}
-    found = sorted(found, key=lambda run: (math.isnan(value[run.run_id]), value[run.run_id]))
+    values = best_first(wanted, metrics)
+    place = {run_id: place for place, run_id in enumerate(values)}
+    found = sorted(found, key=lambda run: place.get(run.run_id, len(place)))
     rows = run_views(found[: wanted.limit])
     shown = {run_id: MainMetric(name=metric, value=value) for run_id, value in values.items()}
     return tuple(row.model_copy(update={"metric": shown.get(row.run_id)}) for row in rows)
+
+
+def metrics_of(runs: Sequence[RunRecord]) -> dict[str, dict[str, float]]:
+    """Return the metrics of runs by their ids; of a suite those of its best trial."""
+    others = run_views([run for run in runs if run.kind == "suite" or not run.state.is_final])
+    found = {run.run_id: run_metrics(run.outputs) for run in runs}
+    return found | {row.run_id: row.metrics for row in others}
+
+
+def best_first(wanted: RunFilter, metrics: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Return the values of the metric to sort by, the best first, NaN last, by run id.
+
+    Args:
+        wanted: The filter with the metric.
+        metrics: Metrics of runs, the newest first; runs without this one are left out.
+
+    Raises:
+        UnknownNameError: No run has the metric.
+        UserError: The direction of the metric is unknown.
+    """
+    name, mode = wanted.order
+    values = {run_id: of[name] for run_id, of in metrics.items() if name in of}
+    if not values:
+        raise _unknown("metric", name, chain(*metrics.values()))
+    mode = mode or better_mode(name, open_ledger().run(next(iter(values))))
+    sign = 1 if mode == "min" else -1
+    pairs = sorted(values.items(), key=lambda pair: (math.isnan(pair[1]), sign * pair[1]))
+    return dict(pairs)
 
 
 def mark_runs(run_ids: Sequence[str], marks: Marks, by: Actor) -> None:

@@ -14,7 +14,7 @@ const isFinal = (run) => !isActive(run.state);
 const plusMinus = (seconds) => (known(seconds) ? `± ${duration(seconds)}` : "");
 
 function Why({ run }) {
-  if (run.removed) return html`<${Notice} kind="warn" what=${`${run.removed.what || "This run"}: ${removedWords(run.removed)}`} hint="What it cost and its metrics are kept." />`;
+  if (run.removed) return html`<${Notice} kind="warn" what=${`This run was ${removedWords(run.removed)}`} hint="What it cost and its metrics are kept." />`;
   if (run.damage) return html`<${Notice} kind="warn" what=${run.damage} />`;
   if (run.why) return html`<${Notice} kind=${isActive(run.state) || run.state === "cancelled" ? "warn" : "bad"} what=${run.why} />`;
   if (run.waits_for) return html`<${Notice} what="Waits" hint=${run.waits_for} />`;
