@@ -52,7 +52,7 @@ def list_(
         headrace suite list
         headrace suite list --limit 3 --json
     """
-    tell_list(suite_views([*suites(limit)]), SUITE_COLUMNS, "No suites.", as_json=as_json)
+    tell_list(suite_views(suites(limit)), SUITE_COLUMNS, "No suites.", as_json=as_json)
 
 
 @app.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
+from headrace.ledger.run_filter import RunFilter
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.suite import MAX_TRIALS, Objective
 from headrace.record import Record
@@ -29,7 +30,6 @@ from headrace.suites.records import FOLD, PRUNED, RunningTrial, SuiteSummary
 _MOST_CHANGED = 2000
 """With more changes all trials are sent."""
 _MOST_LETTERS = 300
-_MOST_RUNS = 10_000
 _MOST_NAMED = 10
 _MOST_POINTS = 20
 _OF_ROWS = (
@@ -104,11 +104,9 @@ class TrialsPage(Record):
     columns: TrialColumns
 
 
-def suites(limit: int) -> Iterator[RunRecord]:
-    """Yield at most `limit` suites, the newest first."""
-    found = (row for row in open_ledger().runs(limit=_MOST_RUNS) if is_suite(row))
-    for row, _ in zip(found, range(limit), strict=False):
-        yield row
+def suites(limit: int) -> tuple[RunRecord, ...]:
+    """Return at most `limit` suites, the newest first."""
+    return open_ledger().find_runs(RunFilter(limit=limit, kind=("suite",)))
 
 
 def find_suite(run_id: str | None) -> RunRecord:
@@ -118,7 +116,7 @@ def find_suite(run_id: str | None) -> RunRecord:
         UnknownNameError: No suite exists, or no run has that id.
         UserError: The run is not a suite.
     """
-    record = next(suites(1), None) if run_id is None else open_ledger().run(run_id)
+    record = next(iter(suites(1)), None) if run_id is None else open_ledger().run(run_id)
     if record is None:
         raise UnknownNameError("There are no suites yet", "Start one: headrace sweep --help.")
     if not is_suite(record):
@@ -134,7 +132,7 @@ def one_suite(run_id: str | None) -> RunRecord:
         UnknownNameError: No suite exists, or no run has that id.
         UserError: There are several.
     """
-    found = () if run_id else tuple(suites(_MOST_NAMED))
+    found = () if run_id else suites(_MOST_NAMED)
     meant = [row for row in found if not row.state.is_final] or found
     if len(meant) > 1:
         named = ", ".join(row.run_id for row in meant)
