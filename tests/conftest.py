@@ -16,6 +16,7 @@ import pytest
 
 from headrace.processes.identity import end_processes
 from headrace.processes.zygote import zygotes
+from headrace.recipe import load
 from support.airflow_service import airflow_service, pytest_runtest_teardown
 from support.ec2_sim import ec2_sim
 from support.grid_engine import dev_grid_engine, grid_engine
@@ -140,6 +141,7 @@ def headrace_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "home"
     (home / "examples" / "digits").mkdir(parents=True)
     monkeypatch.setenv("HEADRACE_HOME", str(home))
+    load._read_as_of.cache_clear()  # folders of sites are in the home
     return home
 
 

@@ -71,14 +71,12 @@ BY_HAND = "hand"
 
 
 class Removal(Record):
-    """What is gone of a run's files, since when, and by whom."""
+    """When a run's files were removed, all but its record, and by whom."""
 
     at: float
     """When it was removed, or was found to be gone; seconds since the epoch."""
     by: str
     """The user; `BY_HAND` if headrace did not remove it."""
-    what: str
-    """`run`, all but its record; or `dataset`."""
 
     @property
     def words(self) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 
 from headrace.ledger.ledger import open_ledger
 from headrace.states import StepState
-from headrace_airflow.run_operators import CleanOperator
+from headrace_airflow.run_operators import CleanOperator, MistakeError
 from support.runs import make_run
 
 FILE = Path(__file__).parents[2] / "dags" / "headrace_clean.py"
@@ -36,3 +37,10 @@ def test_it_removes_what_the_retention_of_sites_lets_go(
     assert operator.execute({}) == []
     assert not run.folder.checkpoints.exists()
     assert operator.execute({}) == []
+
+    outputs = {"train": {"metrics": {"own_error_free": 0.9}}}
+    open_ledger().finish_run(make_run().run_id, StepState.SUCCEEDED, time.time(), outputs)
+    retention = "retention: {keep_best: [own_error_free]}"
+    (headrace_home / "sites" / "laptop.yaml").write_text(retention)
+    with pytest.raises(MistakeError, match="values of 'own_error_free' are better is unknown"):
+        operator.execute({"ti": mock.Mock()})

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 import re
-import shutil
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 from headrace.errors import UnknownNameError
+from headrace.files import removal
 from headrace.files.atomic import fsync, read_record
 from headrace.files.damage import archive_damage, is_sealed, sealed_damage
 from headrace.files.layout import RunFolder, checkpoint_name, kept_name
-from headrace.files.removal import set_aside
 from headrace.record import Figures
 
 logger = logging.getLogger(__name__)
@@ -193,11 +192,8 @@ def remove_partial(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a checkpoint, a file or a folder, if it is there."""
-    if path.is_dir():
-        shutil.rmtree(set_aside(path), ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+    """Remove a checkpoint, a file or a folder, if it is there; `remove_partial` removes remains."""
+    removal.remove(path, ignore_errors=True)
 
 
 def best_of(folder: Path) -> BestCheckpoint | None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from math import isfinite, nan
+from math import isfinite
 from pathlib import Path
 
-from headrace.cleanup.items import KINDS, MOST, Item, loaded_sites, measured_runs, others
+from headrace.cleanup.items import KINDS, MOST, Item, measured_runs, others
 from headrace.errors import HeadraceError
 from headrace.files.atomic import read_record, read_text
 from headrace.files.layout import RunFolder
@@ -27,19 +27,13 @@ from headrace.ledger.run_filter import RunFilter
 from headrace.objects.store import is_remote
 from headrace.packing.target import DatasetFolder, PackTarget
 from headrace.recipe.site import RetentionRule, Site, StoreOptions
+from headrace.recipe.teams import known_sites
 from headrace.runs.audit import Actor, note
-from headrace.runs.on_disk import (
-    RECORD,
-    mentioned,
-    note_sizes,
-    removable,
-    removal_of,
-)
-from headrace.runs.planned_steps import run_metrics
+from headrace.runs.on_disk import RECORD, mentioned, note_sizes, removable, removal_of
 from headrace.staging.cache import evict
 from headrace.staging.staged_folder import StagedFolder
 from headrace.states import Removal, StepState
-from headrace.status.run_list import better_mode
+from headrace.status.run_list import best_first, metrics_of
 
 _INTERRUPTED = "an earlier removal was interrupted"
 _FORGET = "it was removed; now lists leave it out"
@@ -47,8 +41,9 @@ _FORGET = "it was removed; now lists leave it out"
 
 def retention_plan() -> list[Item]:
     """Return what the `retention` of all sites removes; nothing is removed."""
-    plans = [make_plan(each.retention, each.name) for each in loaded_sites() if each.retention]
-    return [*{item.name: item for plan in plans for item in plan}.values()]  # caches are shared
+    rules = [(each.retention, each.name) for each in known_sites().values() if each.retention]
+    items = (item for rule in rules for item in make_plan(*rule))
+    return [*{item.name: item for item in items}.values()]  # sites share caches
 
 
 def make_plan(rule: RetentionRule, site: str = "", named: Collection[str] = ()) -> list[Item]:
@@ -62,22 +57,20 @@ def make_plan(rule: RetentionRule, site: str = "", named: Collection[str] = ()) 
         named: Runs that go whatever their age and end; removed ones are forgotten.
     """
     rows = measured_runs()
-    gone = {row.run_id: removal_of(row) for row in rows}
-    present = {row.run_id: row for row in rows if not gone[row.run_id]}
-    best = {} if named else _newest_and_best(present.values(), rule)
+    present = {row.run_id: row for row in rows if not removal_of(row)}
+    kept = {} if named else _newest_and_best([*present.values()], rule)
     plan = dict[str, Item]()
     for row in rows:
+        name, is_named = row.run_id, row.run_id in named
         size = sum(each for part, each in (row.sizes or {}).items() if part != RECORD)
-        is_named = row.run_id in named
         why = stays = ""
-        if gone[row.run_id]:
+        if name not in present:
             why = _FORGET if is_named else _INTERRUPTED if size else ""
-        elif size and (is_named or (not named and _is_old(row, rule, site))):
+        elif is_named or (size and not named and _is_old(row, rule, site)):
             why = f"ended {_day(row.finished_at or time.time())}"
-            stays = _why_kept(row, rule, is_named=is_named) or best.get(row.run_id, "")
+            stays = _why_kept(row, rule, is_named=is_named) or kept.get(name, "")
         if why:
-            item = Item(kind="run", name=row.run_id, num_bytes=size, why=why, stays=stays)
-            plan[row.run_id] = item
+            plan[name] = Item(kind="run", name=name, num_bytes=size, why=why, stays=stays)
     names = {run_id: _names(row) for run_id, row in present.items()}
     going = {item.name for item in plan.values() if not item.stays and item.name in present}
     while more := going & {each for run_id in names.keys() - going for each in names[run_id]}:
@@ -110,22 +103,23 @@ def is_kept(record: RunRecord, tags: Collection[str] = ()) -> bool:
     return record.is_starred or not {"keep", *tags}.isdisjoint(record.tags)
 
 
-def _newest_and_best(rows: Iterable[RunRecord], rule: RetentionRule) -> dict[str, str]:
-    """Return the newest and best runs of each recipe, and why they stay."""
-    kept, by_recipe = dict[str, str](), defaultdict[str, list[RunRecord]](list)
-    for row in rows:  # the newest first; evaluations apart from what they evaluate
-        by_recipe[row.run_id.rsplit("-", 3)[0]].append(row)
-    for of_recipe in by_recipe.values():
-        newest = [row.run_id for row in of_recipe[: rule.keep_last or 0]]
-        kept |= dict.fromkeys(newest, f"the newest {rule.keep_last} of its recipe")
-        for metric in rule.keep_best:
-            name, mode = RunFilter(sort=metric).order
-            values = {row.run_id: run_metrics(row.outputs).get(name, nan) for row in of_recipe}
-            found = [(value, run_id) for run_id, value in values.items() if isfinite(value)]
-            if found:
-                best = min if (mode or better_mode(name, of_recipe[0])) == "min" else max
-                kept[best(found)[1]] = f"best {metric} of its recipe"
+def _newest_and_best(rows: Sequence[RunRecord], rule: RetentionRule) -> dict[str, str]:
+    """Return the newest and best runs of each recipe, and why they stay; `rows` begin with them."""
+    kept, num_newer, metrics = dict[str, str](), Counter[str](), metrics_of(rows)
+    for row in rows:
+        num_newer[_recipe(row.run_id)] += 1
+        if num_newer[_recipe(row.run_id)] <= (rule.keep_last or 0):
+            kept[row.run_id] = f"the newest {rule.keep_last} of its recipe"
+    for metric in rule.keep_best if any(metrics.values()) else ():
+        values = best_first(RunFilter(sort=metric), metrics).items()
+        best = {_recipe(run_id): run_id for run_id, value in reversed(values) if isfinite(value)}
+        kept |= dict.fromkeys(best.values(), f"best {metric} of its recipe")
     return kept
+
+
+def _recipe(run_id: str) -> str:
+    """Return the name that a run's id begins with; evaluations have others than trainings."""
+    return run_id.rsplit("-", 3)[0]
 
 
 def _names(row: RunRecord) -> set[str]:
@@ -233,7 +227,7 @@ def _remove_run(item: Item, by: Actor) -> str:
         check_removable(path, site)
     if is_kept(record) and record.removed is None:
         return "star or tag"
-    removal = record.removed or Removal(at=time.time(), by=by.user, what="run")
+    removal = record.removed or Removal(at=time.time(), by=by.user)
     if not ledger.set_removed(item.name, removal, is_forgotten=is_forgotten):
         return "it has begun again"
     # a run that begins now is refused; one that began before is in the ledger

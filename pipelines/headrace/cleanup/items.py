@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from headrace.builds import builds_folder
-from headrace.errors import HeadraceError
 from headrace.files.atomic import read_text
 from headrace.files.locks import last_used_at
 from headrace.files.removal import disk_bytes
@@ -17,15 +15,14 @@ from headrace.files.tiers import folder_of
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
 from headrace.recipe.home import home
-from headrace.recipe.load import available, load_site
-from headrace.recipe.site import Site
+from headrace.recipe.teams import known_sites
 from headrace.record import Record
 from headrace.runs.on_disk import note_sizes, sizes_of
 
 MOST = 10**7
 """More runs than a ledger has."""
 
-_BESIDE = (".lock", ".use", ".reserved", ".removed")
+_BESIDE = (".lock", ".use", ".reserved")
 """Ends of names of files beside datasets and copies."""
 
 
@@ -97,7 +94,7 @@ def measured_runs() -> tuple[RunRecord, ...]:
 
 def others(rows: Iterable[RunRecord], site: str = "") -> Iterator[Item]:
     """Yield what is not of a run, of one site or all; runs are read for the folders of sites."""
-    sites = [each for each in loaded_sites() if site in ("", each.name)]
+    sites = [each for each in known_sites().values() if site in ("", each.name)]
     of_runs = {Path(row.folder).parents[1] for row in rows if site in ("", row.site_name)}
     folders = {
         "home": {home()},
@@ -117,12 +114,3 @@ def others(rows: Iterable[RunRecord], site: str = "") -> Iterator[Item]:
                 num_bytes=disk_bytes(path, set()),
                 used_at=0.0 if path.suffix == ".partial" else used_at,
             )
-
-
-def loaded_sites() -> list[Site]:
-    """Return the sites that can be loaded here."""
-    sites = []
-    for name in available("sites"):
-        with suppress(HeadraceError):  # of another account, or being written
-            sites.append(load_site(name))
-    return sites

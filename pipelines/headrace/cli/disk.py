@@ -58,6 +58,7 @@ def disk(as_json: JsonOption = False) -> None:
 
 
 def clean(  # noqa: PLR0913  options of a command
+    context: typer.Context,
     runs: Annotated[
         list[str] | None,
         typer.Argument(metavar="[RUN]...", help="Only these.", autocompletion=arguments.runs),
@@ -71,10 +72,12 @@ def clean(  # noqa: PLR0913  options of a command
     keep_best: Annotated[
         list[str] | None, typer.Option(help="METRIC[:min|max]: each recipe's best run stays.")
     ] = None,
-    keep_tag: Annotated[list[str] | None, typer.Option(help="Runs with this tag stay.")] = None,
+    keep_tags: Annotated[
+        list[str] | None, typer.Option("--keep-tag", help="Runs with this tag stay.")
+    ] = None,
     unreferenced: Annotated[
-        bool, typer.Option("--unreferenced", help="Also datasets that no run refers to.")
-    ] = False,
+        bool | None, typer.Option("--unreferenced", help="Also datasets that no run refers to.")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -90,14 +93,8 @@ def clean(  # noqa: PLR0913  options of a command
         headrace clean --older-than 30d --keep-last 5 --keep-best accuracy
         headrace clean digits-20260102-030405-0a1b2c3d
     """
-    chosen = {
-        "older_than": older_than,
-        "keep_last": keep_last,
-        "keep_best": keep_best,
-        "keep_tags": keep_tag,
-        "unreferenced": unreferenced or None,
-    }
-    given = {key: value for key, value in chosen.items() if value is not None}
+    chosen = {key: context.params[key] for key in RetentionRule.model_fields}
+    given = {key: value for key, value in chosen.items() if value not in (None, ())}
     rule = parse(RetentionRule, given, "headrace clean")
     named = [open_ledger().run(run_id).run_id for run_id in runs or ()]
     plan = make_plan(rule, named=named) if given or named else retention_plan()

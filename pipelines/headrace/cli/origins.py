@@ -23,7 +23,7 @@ from headrace.recipe.load import load_site
 from headrace.runs.code_state import CodeSnapshot
 from headrace.runs.lifecycle import create_run
 from headrace.runs.lock import begin_in, frozen_environment, read_lock
-from headrace.runs.names import named, there
+from headrace.runs.names import named
 from headrace.runs.origin import Beside, Origin, origin, side_by_side, today
 from headrace.runs.runs import RunRequest, run_of_record
 from headrace.status.run_page import compare_page
@@ -120,7 +120,7 @@ def lock(run_id: arguments.NamedRun) -> None:
         headrace lock digits-20260102-030405-0a1b2c3d
         headrace lock RUN | uv pip compile --generate-hashes --no-deps -
     """
-    run = RunFolder(Path(there(run_id).record.folder))
+    run = run_of_record(named(run_id).record).folder
     read_lock(run)
     tell(run.lock.read_text().rstrip("\n"))
 

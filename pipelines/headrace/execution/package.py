@@ -25,7 +25,7 @@ from headrace.record import Record
 from headrace.runs.lifecycle import recorded
 from headrace.runs.names import there
 from headrace.runs.origin import origin
-from headrace.runs.runs import open_run, outputs_of, run_of_folder
+from headrace.runs.runs import outputs_of, run_of_folder, run_of_record
 from headrace.states import StepState
 
 _PACKAGE, _LEFT_OUT = "package.json", ("tls", "services.json", "scheduler.json", "heartbeat")
@@ -49,7 +49,8 @@ def write_package(run_id: str, file: Path, *, with_data: bool) -> None:
     Raises:
         UserError: The run has not ended, or its dataset is in no folder.
     """
-    run, record, dataset = open_run(run_id), open_ledger().run(run_id), origin(run_id).dataset
+    record, dataset = there(run_id).record, origin(run_id).dataset
+    run = run_of_record(record)
     if record.finished_at is None:
         raise UserError(f"Run {run_id} has not ended", f"Wait, or: headrace cancel {run_id}")
     tops = {f"runs/{run_id}": run.folder.path}

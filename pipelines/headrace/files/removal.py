@@ -11,7 +11,7 @@ from pathlib import Path
 from headrace.errors import AccessError
 
 LEFT_BY_REMOVALS = ".*.partial"
-"""Pattern of folders that `set_aside` has renamed: the old name and a token stand in between."""
+"""Pattern of folders that `remove` has renamed: the old name and a token stand in between."""
 
 _BLOCK_BYTES = 512  # of st_blocks, whatever the file system's are
 
@@ -59,14 +59,13 @@ def check_removable(path: Path, top: Path) -> None:
         raise AccessError(f"{path} {problem}", "Nothing of it is removed.")
 
 
-def remove(path: Path) -> None:
-    """Remove a file, link or folder, if it is there; links in it are not followed."""
+def remove(path: Path, *, ignore_errors: bool = False) -> None:
+    """Remove a file, link or folder, if it is there; links in it are not followed.
+
+    A folder is renamed first, so that it is never found in part.
+    """
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(set_aside(path))
+        aside = path.with_name(f".{path.name.lstrip('.')}.{secrets.token_hex(4)}.partial")
+        shutil.rmtree(path.rename(aside), ignore_errors=ignore_errors)
     else:
         path.unlink(missing_ok=True)
-
-
-def set_aside(path: Path) -> Path:
-    """Rename a folder that is to be removed, so that it is never found in part; return its path."""
-    return path.rename(path.with_name(f".{path.name.lstrip('.')}.{secrets.token_hex(4)}.partial"))

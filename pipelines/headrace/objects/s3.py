@@ -8,6 +8,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,10 +32,10 @@ _CONNECT_TIMEOUT_S = 10.0
 _MAX_PARTS = 10_000  # S3's limit
 _NOT_LISTED = (404, 405, 501)  # statuses of servers without versions or uploads
 _LEFT_OVER = (
-    ("list_object_versions", ("Versions", "DeleteMarkers"), "delete_object", ("Key", "VersionId")),
-    ("list_multipart_uploads", ("Uploads",), "abort_multipart_upload", ("Key", "UploadId")),
+    ("list_object_versions", ("Versions", "DeleteMarkers"), "delete_object", "VersionId"),
+    ("list_multipart_uploads", ("Uploads",), "abort_multipart_upload", "UploadId"),
 )
-"""What is left when all objects are removed: listings and their parts, requests and their keys."""
+"""What is left when all objects are removed: listings and their parts, requests and their ids."""
 
 
 class S3Store(FsspecStore):
@@ -53,10 +54,9 @@ class S3Store(FsspecStore):
         for name in sorted(self.list_names(), key=FILE_NAME.__ne__):
             self.delete(name)
         bucket, _, prefix = f"{self._root}/".partition("/")
-        found = {"Bucket": bucket, "Prefix": prefix}
         with self._errors(None):
-            for listing, kinds, removal, keys in _LEFT_OVER:
-                self._files().remove_all(listing, kinds, removal, keys, found)
+            for left_over in _LEFT_OVER:
+                self._files().remove_all(bucket, prefix, *left_over)
 
     def _open(self) -> Any:
         return _connect(self._options)
@@ -117,25 +117,23 @@ class S3Files(S3FileSystem):  # type: ignore[misc]
             more = {"ContinuationToken": page["NextContinuationToken"]}
 
     def remove_all(
-        self, listing: str, kinds: Sequence[str], removal: str, keys: Sequence[str], where: Any
+        self, bucket: str, prefix: str, listing: str, kinds: Sequence[str], removal: str, key: str
     ) -> None:
         """Send a request for each entry of a listing; none if the server does not have it."""
 
         async def listed() -> Any:
+            pages = self.s3.get_paginator(listing).paginate(Bucket=bucket, Prefix=prefix)
             try:
-                return await self.s3.get_paginator(listing).paginate(**where).build_full_result()
+                return await pages.build_full_result()
             except ClientError as error:
                 if error.response["ResponseMetadata"]["HTTPStatusCode"] in _NOT_LISTED:
                     return {}
                 raise translate_boto_error(error) from error
 
-        pages = sync(self.loop, self._retried, listed, f"{where['Bucket']}/{where['Prefix']}")
-        for one in (one for kind in kinds for one in pages.get(kind, ())):
-            if one["Key"].startswith(where["Prefix"]):  # some servers list all uploads
-                request = {
-                    "Bucket": where["Bucket"],
-                    **{name: one[name] for name in keys if name in one},
-                }
+        found = sync(self.loop, self._retried, listed, f"{bucket}/{prefix}")
+        for one in chain.from_iterable(found.get(kind, ()) for kind in kinds):
+            if one["Key"].startswith(prefix):  # some servers list all uploads
+                request = {"Bucket": bucket, "Key": one["Key"], key: one[key]}
                 sync(self.loop, self._call_s3, removal, **request)
 
     @cached_property

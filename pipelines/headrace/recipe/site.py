@@ -342,11 +342,7 @@ class RetentionRule(Settings):
     @property
     def selects_runs(self) -> bool:
         """Whether ended runs may go."""
-        return (
-            self.older_than is not None
-            or self.keep_last is not None
-            or bool(self.keep_best or self.keep_tags)
-        )
+        return bool(self.model_dump(exclude={"unreferenced"}, exclude_defaults=True))
 
 
 class Site(Settings):

@@ -28,8 +28,8 @@ _PARTS = {
 }  # fmt: skip
 """Parts of a run or trial by their folders; other folders are `other`, files are the record."""
 
-_NAME = re.compile(rb"[\w.-]+-(?:\d{8}-\d{6}-[0-9a-f]{8}(?!/code/)|[0-9a-f]{12}\b)")
-"""Names of runs, except in paths of the copies of their code; and names of datasets."""
+_NAME = re.compile(rb"[\w.-]+-(?:\d{8}-\d{6}-[0-9a-f]{8}(?!/code/|/[\w.]+\.json\b)|[0-9a-f]{12}\b)")
+"""Names of runs, except in paths of their records and copies of code; and names of datasets."""
 
 
 def removable(folder: RunFolder) -> list[Path]:
@@ -78,7 +78,7 @@ def removal_of(record: RunRecord) -> Removal | None:
     if os.path.exists(record.folder) or not os.path.isdir(above):
         return None
     if known is None:
-        known = Removal(at=time.time(), by=BY_HAND, what="run")
+        known = Removal(at=time.time(), by=BY_HAND)
         with suppress(LedgerError):  # a reader may not write in it
             open_ledger().set_removed(record.run_id, known)
             open_ledger().put_sizes({record.run_id: {}})

@@ -351,7 +351,7 @@ def test_publish_replaces_files_and_folders(tmp_path):
 def test_a_folder_that_is_half_removed_has_lost_its_name(tmp_path, monkeypatch):
     """The next launch would take it for whole, were its list of checksums the first to go."""
     (tmp_path / checkpoint_name(1)).mkdir()
-    monkeypatch.setattr(checkpoints.shutil, "rmtree", lambda *_, **__: None)
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)
     checkpoints.remove(tmp_path / checkpoint_name(1))
     assert checkpoints.newest_whole(tmp_path) is None
     monkeypatch.undo()

@@ -17,17 +17,22 @@ from headrace.cleanup.clean import carry_out, make_plan, retention_plan
 from headrace.cleanup.items import Item, measure
 from headrace.cli.view import _places
 from headrace.errors import AccessError, UnknownNameError, UserError
+from headrace.files.atomic import write_record
 from headrace.files.removal import check_removable, disk_bytes, remove
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.run_filter import Marks
 from headrace.recipe.site import RetentionRule
 from headrace.runs.audit import Actor
 from headrace.runs.runs import Run
+from headrace.runs.trials import note_trials
 from headrace.states import BY_HAND, StepState
 from headrace.status.run import run_views
 from headrace.status.run_details import run_details
+from headrace.suites.records import SuiteSummary
 from support.past_runs import step_ended
 from support.runs import lease_on_disk, make_run
+from support.suite_journal import added, journal, make_suite, started
+from support.suite_journal import ended as trial_ended
 
 ADA = Actor("ada", "here")
 ALL = RetentionRule(older_than=0.0)
@@ -165,7 +170,9 @@ def test_the_direction_of_a_metric_is_known_or_refused():
     open_ledger().finish_run(run.run_id, StepState.SUCCEEDED, time.time(), ended_with)
     with pytest.raises(UserError, match="lower or higher values of 'own_error_free'"):
         going(RetentionRule(keep_best=("own_error_free",)))
-    assert going(RetentionRule(keep_best=("own_error_free:max", "of_no_run"))) == []
+    assert going(RetentionRule(keep_best=("own_error_free:max",))) == []
+    with pytest.raises(UnknownNameError, match="has the metric 'of_no_run'"):
+        going(RetentionRule(keep_best=("of_no_run",)))
 
 
 def test_the_newest_and_best_of_each_recipe_stay():
@@ -180,6 +187,18 @@ def test_the_newest_and_best_of_each_recipe_stay():
     assert names(low) == {run.run_id for run in runs[:3]}
     assert going(RetentionRule(older_than=3600.0)) == []
     assert going(RetentionRule()) == []
+
+
+def test_a_suite_is_as_good_as_its_best_trial():
+    suites = [make_suite(overrides=("trainer.monitor=val_loss",)) for _ in range(2)]
+    for suite, value in zip(suites, (0.25, 0.5), strict=True):
+        journal(suite.folder, added(1, seed=1), started(1), trial_ended(1, value))
+        note_trials(suite.folder)
+        summary = SuiteSummary(total=1, counts={"succeeded": 1}, best=1, best_value=value)
+        write_record(suite.folder.summary, summary)
+        suite.folder.trial(1).checkpoints.mkdir(parents=True)
+        open_ledger().finish_run(suite.run_id, StepState.SUCCEEDED, time.time())
+    assert names(going(RetentionRule(keep_best=("val_loss",)))) == {suites[1].run_id}
 
 
 def test_a_run_that_begins_again_after_the_plan_stays():

@@ -7,6 +7,7 @@ import os
 import time
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,16 +15,20 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 from typer.testing import CliRunner
 
+from headrace.cli import origins
 from headrace.cli.commands import build
 from headrace.errors import HeadraceError, UnknownNameError
 from headrace.ledger.database import default_url
 from headrace.ledger.ledger import open_ledger
+from headrace.recipe.unix_accounts import account
 from headrace.runs.runs import Run
 from headrace.states import StepState
 from headrace.status.logs import log_page, report_file
 from headrace.status.run_page import run_page
+from headrace.status.suite import suite_page
 from support.ledger_rows import run_row
 from support.runs import lease_on_disk, make_run
+from support.suite_journal import added, ended, journal, make_suite, started
 
 pytestmark = pytest.mark.usefixtures("own_account", "headrace_home")
 
@@ -64,35 +69,78 @@ def test_the_plan_is_shown_and_nothing_goes_without_an_answer(run: Run):
     assert "Nothing to remove" in call("clean", "--older-than", "0s")[1]
 
 
-@pytest.mark.parametrize("by", ["ada", "hand"])
-def test_every_door_says_the_same_of_a_removed_run(by: str, run: Run, tmp_path: Path):
+def doors(name: str, folder: Path) -> dict[str, tuple[str, ...]]:
+    """Commands that say that a run or trial was removed, all but those that need its record."""
+    return {
+        **{each: (each, name) for each in ("status", "attach", "logs", "evaluate")},
+        "runs show": ("runs", "show", name),
+        "export": ("export", name, "-o", str(folder / "weights.pt")),
+        "init_from": ("run", "digits", f"train.init_from={name}"),
+    }
+
+
+def check_doors(found: dict[str, tuple[str, ...]], name: str, by: str) -> None:
+    """Compare what commands, pages and REST say."""
+    words = f"removed on {time.strftime('%Y-%m-%d', time.gmtime())} by {by}"
+    said = {door: " ".join(call(*given)[1].split()) for door, given in found.items()}
+    assert {door: text for door, text in said.items() if words not in text} == {}
+    removal = run_page(name, can_act=True).removed
+    assert removal is not None
+    assert removal.words == words
+    for request in (partial(log_page, name, "train", 1, "driver", 10), partial(report_file, name)):
+        with pytest.raises(UnknownNameError, match=words):
+            request()
+
+
+@pytest.mark.parametrize("by", ["user", "hand"])
+def test_every_door_says_the_same_of_a_removed_run(
+    by: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """By their records, runs that headrace removed are run again and compared."""
+    repeated: list[str] = []
+    monkeypatch.setattr(origins, "carry_out", lambda job, *_, **__: repeated.append(job.run_id))
+    by_record = {each: (each, run.run_id) for each in ("rerun", "lock")}
+    by_record["diff"] = ("diff", run.run_id, run.run_id)
+    found = {"runs": ("runs",), **doors(run.run_id, tmp_path)}
+    found |= {each: (each, run.run_id) for each in ("resume", "package")}
     if by == "hand":
         run.folder.path.rename(tmp_path / "moved")
+        found |= by_record
     else:
+        by = account()
         assert call("clean", run.run_id, "--yes")[0] == 0
-    who = "hand" if by == "hand" else "root" if os.getuid() == 0 else ""
-    words = f"removed on {time.strftime('%Y-%m-%d', time.gmtime())} by {who}"
-    doors = {
-        "runs": ("runs",),
-        "runs show": ("runs", "show", run.run_id),
-        "status": ("status", run.run_id),
-        "logs": ("logs", run.run_id),
-        "resume": ("resume", run.run_id),
-        "evaluate": ("evaluate", run.run_id),
-        "export": ("export", run.run_id, "-o", str(tmp_path / "weights.pt")),
-        "init_from": ("run", "digits", f"train.init_from={run.run_id}"),
-    }
-    said = {name: " ".join(call(*given)[1].split()) for name, given in doors.items()}
-    assert {name: text for name, text in said.items() if words not in text} == {}
-    assert run_page(run.run_id, can_act=True).removed is not None
-    with pytest.raises(UnknownNameError, match=words):
-        log_page(run.run_id, "train", 1, "driver", 10)
-    with pytest.raises(UnknownNameError, match=words):
-        report_file(run.run_id)
+        assert {door: call(*given)[0] for door, given in by_record.items()} == {
+            "rerun": 0, "lock": 0, "diff": 0,
+        }  # fmt: skip
+        open_ledger().finish_run(*repeated, StepState.FAILED, time.time())
+        assert call("clean", *repeated, "--yes")[0] == 0
+        assert call("clean", *repeated, "--yes")[0] == 0
+    check_doors(found, run.run_id, by)
     (row,) = json.loads(call("runs", "--json")[1])
-    assert row["removed"]["by"] == who
+    assert row["removed"]["by"] == by
     assert call("clean", run.run_id, "--yes")[0] == 0
     assert json.loads(call("runs", "--json")[1]) == []
+
+
+@pytest.mark.parametrize("by", ["user", "hand"])
+def test_every_door_says_the_same_of_a_trial_of_a_removed_suite(
+    by: str, headrace_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("HEADRACE_LEDGER", raising=False)
+    suite = make_suite()
+    journal(suite.folder, added(1, seed=1), started(1), ended(1, 0.5))
+    suite.folder.trial(1).checkpoints.mkdir(parents=True)
+    open_ledger().finish_run(suite.run_id, StepState.SUCCEEDED, time.time())
+    name = f"{suite.run_id}:1"
+    assert call("status", name)[0] == 0
+    if by == "hand":
+        suite.folder.path.rename(tmp_path / "moved")
+    else:
+        by = account()
+        assert call("clean", suite.run_id, "--yes")[0] == 0
+    check_doors({**doors(name, tmp_path), "rerun": ("rerun", name)}, name, by)
+    assert suite_page(suite.run_id, can_act=True).removed is not None
+    assert "train succeeded" in " ".join(call("status", name)[1].replace("│", " ").split())
 
 
 def test_a_ledger_of_many_runs(headrace_home: Path, monkeypatch: pytest.MonkeyPatch):
