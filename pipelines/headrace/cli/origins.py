@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -87,9 +86,7 @@ def rerun(
     before = origin(name)
     if frozen and not check:
         run = RunFolder(Path(before.folder.partition("/trials/")[0]))
-        environment = frozen_environment(run, before.made_with.python)
-        options = (("--site", site) if site else (), ("--json",) * as_json, ("--detach",) * detach)
-        begin_in(environment, ("rerun", before.name, *chain(*options)))
+        begin_in(frozen_environment(run, before.made_with.python))
     leaving = Detaching(wanted=detach and not check)
     found = side_by_side((before, today(before)))
     if as_json and check:
@@ -120,7 +117,7 @@ def lock(run_id: arguments.NamedRun) -> None:
         headrace lock digits-20260102-030405-0a1b2c3d
         headrace lock RUN | uv pip compile --generate-hashes --no-deps -
     """
-    run = RunFolder(Path(there(run_id).record.folder))
+    run = run_of_record(named(run_id).record).folder
     read_lock(run)
     tell(run.lock.read_text().rstrip("\n"))
 
@@ -146,10 +143,11 @@ def package(
     """
     from headrace.execution.package import write_package  # other commands do without
 
-    file = (output or Path(f"{run_id}.tar")).expanduser().absolute()
+    record = there(run_id).record  # of a trial its suite
+    file = (output or Path(f"{record.run_id}.tar")).expanduser().absolute()
     if file.exists():
         raise UserError(f"{file} exists", "Name another file with -o.")
-    write_package(run_id, file, with_data=with_data)
+    write_package(record, file, with_data=with_data)
     tell(f"{file}: {decimal(file.stat().st_size)}")
 
 

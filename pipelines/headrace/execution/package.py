@@ -21,11 +21,12 @@ from headrace.files.layout import SiteFolder
 from headrace.files.machine import require_room
 from headrace.files.private import make_private
 from headrace.ledger.ledger import open_ledger
+from headrace.ledger.rows import RunRecord
 from headrace.record import Record
 from headrace.runs.lifecycle import recorded
 from headrace.runs.names import there
 from headrace.runs.origin import origin
-from headrace.runs.runs import open_run, outputs_of, run_of_folder
+from headrace.runs.runs import outputs_of, run_of_folder, run_of_record
 from headrace.states import StepState
 
 _PACKAGE, _LEFT_OUT = "package.json", ("tls", "services.json", "scheduler.json", "heartbeat")
@@ -43,13 +44,14 @@ class Package(Record):
     """Folders of the run's machine, with their places in the archive."""
 
 
-def write_package(run_id: str, file: Path, *, with_data: bool) -> None:
+def write_package(record: RunRecord, file: Path, *, with_data: bool) -> None:
     """Write the archive of a run that has ended, without keys, links and hidden files.
 
     Raises:
         UserError: The run has not ended, or its dataset is in no folder.
     """
-    run, record, dataset = open_run(run_id), open_ledger().run(run_id), origin(run_id).dataset
+    run_id, run = record.run_id, run_of_record(record)
+    dataset = origin(run_id).dataset
     if record.finished_at is None:
         raise UserError(f"Run {run_id} has not ended", f"Wait, or: headrace cancel {run_id}")
     tops = {f"runs/{run_id}": run.folder.path}

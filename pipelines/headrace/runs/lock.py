@@ -63,7 +63,7 @@ def frozen_environment(run: RunFolder, python: str) -> Path:
     the changed ones. The environment is kept in headrace's home for the next call.
 
     Raises:
-        UserError: Names the part that is not available; no environment is left behind.
+        UserError: Names the part that is not available.
     """
     lock, today = read_lock(run), packages_in(sys.path)
     local = {x: today.get(x, line) for x, line in lock.items() if line.startswith(_LOCAL)}
@@ -75,18 +75,14 @@ def frozen_environment(run: RunFolder, python: str) -> Path:
     make_private(folder.parent)
     with FileLock(f"{folder}.lock"):
         if not (folder / "complete").exists():
-            try:
-                _make(folder, lock, today, python)
-            except BaseException:
-                shutil.rmtree(folder, ignore_errors=True)
-                raise
+            _make(folder, lock, today, python)
             (folder / "complete").touch()
     return folder
 
 
-def begin_in(environment: Path, words: Iterable[str]) -> None:
-    """Replace this process by `headrace` of an environment; its module path is the only one."""
-    programs = environment / "bin"
+def begin_in(environment: Path) -> None:
+    """Begin this command without `--frozen` in an environment, with its module path only."""
+    programs, words = environment / "bin", [each for each in sys.argv[1:] if each != "--frozen"]
     kept = {x: y for x, y in os.environ.items() if x not in ("PYTHONPATH", "PYTHONHOME")}
     path = f"{programs}{os.pathsep}{kept.get('PATH', os.defpath)}"
     kept |= {"PATH": path, "VIRTUAL_ENV": str(environment)}
@@ -159,7 +155,7 @@ def _link(info: Path, site: Path) -> None:
             shutil.copy2(old, new)
 
 
-def _uv(part: str, *arguments: str) -> str:
+def _uv(part: str, *arguments: str) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     uv = shutil.which("uv", path=path)
     if uv is None:
@@ -168,4 +164,3 @@ def _uv(part: str, *arguments: str) -> str:
     if done.returncode:
         hint = "Install it, name its index (UV_INDEX, UV_FIND_LINKS), or leave --frozen out."
         raise UserError(f"{part}: uv failed: {done.stderr.strip()}", hint)
-    return done.stdout

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from headrace.errors import ManifestError, StepError
+from headrace.errors import ManifestError, StepError, removed
 from headrace.files.atomic import read_bytes, read_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.ledger.trial_rows import TrialRecord
@@ -18,9 +18,10 @@ from headrace.recipe.recipe import Recipe
 from headrace.record import Figures, Record
 from headrace.runs.code_state import UNKNOWN, CodeSnapshot, code_state
 from headrace.runs.names import named
+from headrace.runs.on_disk import removal_of
 from headrace.runs.planned_steps import run_metrics
 from headrace.runs.provenance import Provenance, read_provenance
-from headrace.runs.runs import check_files, edited, outputs_of, run_of_folder
+from headrace.runs.runs import check_files, edited, outputs_of, run_of_record
 from headrace.steps.history import facts_of_all, read_usage
 from headrace.steps.mailbox import StepResult
 
@@ -69,22 +70,22 @@ def origin(name: str) -> Origin:
     """Return the origin of a run, or of a trial by `SUITE:NUMBER`.
 
     Raises:
-        UnknownNameError: The run or trial does not exist.
+        UnknownNameError: The run or trial does not exist, or its recipe was removed.
         UserError: Its recipe was changed by hand.
         StepError: It has not begun, or its folder is gone or damaged.
     """
     found = named(name)
     name, record, trial, folder = found.name, found.record, found.trial, found.folder
+    run_id, run = record.run_id, run_of_record(record)
     check_files(record)
-    run_id, suite = record.run_id, RunFolder(Path(record.folder))
-    recipe = read_record(folder.recipe, Recipe)
+    recipe, suite = read_record(folder.recipe, Recipe), run.folder
     if recipe is None:
-        what = "has no recipe any more" if trial is None or trial.attempts else "has not begun"
-        raise StepError(f"{name} {what}: {folder.recipe} does not exist")
+        if (gone := removal_of(record)) is not None:
+            raise removed(run_id, gone)
+        raise StepError(f"{name} has not begun: {folder.recipe} does not exist")
     if trial is not None:
         _check_recipe(name, suite, trial, recipe)
-    evaluated = run_of_folder(run_id, suite).request.of
-    packed = outputs_of(evaluated or run_id).get("pack", {})
+    packed = outputs_of(run.request.of or run_id).get("pack", {})
     trained = _trained(suite, trial.number) if trial else outputs_of(run_id).get("train", {})
     made_with, diff = read_provenance(suite), read_bytes(suite.diff)
     is_clean = made_with.git is not None and not made_with.git.dirty
