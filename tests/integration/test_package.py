@@ -20,7 +20,8 @@ pytestmark = [pytest.mark.slow]
 def packaged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunRecord]:
     """A package with data of a trained and evaluated run, and the run; its home is gone."""
     place = make_place(tmp_path_factory.mktemp("packaged") / "first")
-    place.write_recipe("blobs", evaluate={"split": "val", "task": "multiclass"})
+    evaluate = {"split": "val", "task": "multiclass"}
+    place.write_recipe("blobs", evaluate=evaluate, train={"ranks_per_node": 1})
     done = place.run("blobs")
     assert done.returncode == 0, done.stdout + done.stderr
     record, _ = place.newest()

@@ -21,6 +21,7 @@ from headrace.steps.mailbox import StepResult
 from headrace.suites.points import trial_recipe
 from headrace.suites.records import SuiteSummary
 from support.command_line import headrace
+from support.past_runs import step_ended
 from support.runs import attempt_row_of, lease_on_disk, make_run
 from support.suite_journal import added, ended, journal, make_suite, started
 
@@ -170,6 +171,20 @@ def test_rerun_asks_for_the_same_recipe_seed_and_site(made: list[Run]):
     assert again.run_id != run.run_id
     assert (again.recipe, again.site) == (run.recipe, run.site)
     assert told("diff", run.run_id, again.run_id) == []
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"), [("aa", "the same as then"), ("bb", "not the same: then aa")]
+)
+def test_rerun_compares_the_weights(now: str, expected: str, monkeypatch: pytest.MonkeyPatch):
+    def train(run: Run, weights: str) -> None:
+        outputs = {"weights_xxh3": weights}
+        step_ended(run, "train", lease_on_disk(run), 1.0, outputs=outputs)
+
+    run = make_run()
+    train(run, "aa")
+    monkeypatch.setattr("headrace.cli.origins.carry_out", lambda job, _, as_json: train(job, now))
+    assert f"weights: {now}, {expected}" in headrace("rerun", run.run_id).stdout
 
 
 def test_a_trial_is_rerun_by_the_record_of_its_suite(made: list[Run]):
