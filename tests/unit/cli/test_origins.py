@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.recipe.load import BUILT_IN, load_recipe
 from headrace.recipe.recipe import Recipe
 from headrace.runs.runs import Run
-from headrace.states import StepState
+from headrace.states import Removal, StepState
 from headrace.status.run_page import run_page
 from headrace.steps.mailbox import StepResult
 from headrace.suites.points import trial_recipe
@@ -216,6 +217,11 @@ def test_a_trial_is_rerun_by_the_record_of_its_suite(made: list[Run]):
             headrace("rerun", f"{suite.run_id}:{wrong}")
     with pytest.raises(UnknownNameError, match="There is no run 'nothing'"):
         headrace("diff", "nothing", suite.run_id)
+    open_ledger().finish_run(suite.run_id, StepState.SUCCEEDED, 2.0)
+    assert open_ledger().set_removed(suite.run_id, Removal(at=3.0, by="ada", what="run"))
+    shutil.rmtree(suite.folder.path / "trials")
+    with pytest.raises(UnknownNameError, match="was removed on 1970-01-01 by ada"):
+        headrace("rerun", f"{suite.run_id}:3")
 
 
 def test_a_suite_is_asked_for_again_by_its_source(made: list[Run]):
