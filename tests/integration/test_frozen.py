@@ -150,9 +150,9 @@ def test_what_is_not_available_is_named_before_a_run_is_made(place: Place) -> No
 
 
 def test_uv_adds_the_hashes_of_wheels(place: Place) -> None:
-    """`headrace lock RUN | uv pip compile --generate-hashes --no-deps -`, on an index in files."""
-    shown = place.shown("lock", place.newest()[0].run_id).stdout
-    (line,) = (each for each in shown.splitlines() if each.startswith("tinyscale=="))
+    """`uv pip compile --generate-hashes --no-deps LOCK`, on an index in files."""
+    lock = RunFolder(Path(place.newest()[0].folder)).lock.read_text()
+    (line,) = (each for each in lock.splitlines() if each.startswith("tinyscale=="))
     (wheel,) = (place.home / "index").glob("tinyscale-1.0-*.whl")
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     page = place.home / "simple" / "tinyscale" / "index.html"

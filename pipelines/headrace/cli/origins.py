@@ -1,4 +1,4 @@
-"""What runs and trials consist of: diff, rerun, lock, package and adopt."""
+"""What runs and trials consist of: diff, rerun, package and adopt."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.files.layout import RunFolder, SiteFolder
 from headrace.recipe.load import load_site
 from headrace.runs.code_state import CodeSnapshot
 from headrace.runs.lifecycle import create_run
-from headrace.runs.lock import begin_in, frozen_environment, read_lock
+from headrace.runs.lock import begin_in, frozen_environment
 from headrace.runs.names import named, there
 from headrace.runs.origin import Beside, Origin, origin, side_by_side, today
 from headrace.runs.runs import RunRequest, run_of_record
@@ -105,21 +105,6 @@ def rerun(
         console.print(f"weights: {after.weights}, {words}")
         if not is_same:
             console.print(Listing.of(side_by_side((before, after)), *_columns("then", "now")))
-
-
-def lock(run_id: arguments.NamedRun) -> None:
-    """Print the packages of a run as a requirements file.
-
-    Its comments name Python, the hash of each package's installed files, and packages that were
-    installed from a folder. Installers keep no hashes of wheels; uv gets them from the index.
-
-    Examples:
-        headrace lock digits-20260102-030405-0a1b2c3d
-        headrace lock RUN | uv pip compile --generate-hashes --no-deps -
-    """
-    run = run_of_record(named(run_id).record).folder
-    read_lock(run)
-    tell(run.lock.read_text().rstrip("\n"))
 
 
 def package(

@@ -84,7 +84,6 @@ def test_every_door_says_the_same_of_a_removed_run(by: str, run: Run, tmp_path: 
         "package": ("package", run.run_id),
     }
     if by == "hand":  # else its record is there
-        doors["lock"] = ("lock", run.run_id)
         doors["rerun"] = ("rerun", run.run_id)
         doors["diff"] = ("diff", run.run_id, make_run().run_id)
     said = {name: " ".join(call(*given)[1].split()) for name, given in doors.items()}
