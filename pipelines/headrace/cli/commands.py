@@ -48,7 +48,7 @@ _PANELS: dict[str, dict[str, tuple[str, str]]] = {
     "Data": {
         "inspect": ("datasets:inspect", "Show the content of a dataset or a shard."),
         "verify": ("datasets:verify", "Check a dataset: its manifest, and every shard."),
-        "export": ("export:export", "Write trained weights for other programs."),
+        "export": ("export:export", "Write a trained model for programs without headrace."),
         "cache": ("cache:app", "Staged datasets on this machine's tiers."),
         "disk": ("disk:disk", "Show what fills the disk: runs, datasets, caches, Airflow."),
         "clean": ("disk:clean", "Remove old files; the plan is shown first."),
