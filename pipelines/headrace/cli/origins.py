@@ -28,8 +28,6 @@ from headrace.runs.runs import RunRequest, run_of_record
 from headrace.status.run_page import compare_page
 from headrace.suites.values import as_overrides
 
-Which = Annotated[str, arguments.a_run("Id of a run, or SUITE:NUMBER.")]
-
 
 def diff(
     names: Annotated[list[str], arguments.a_run("Ids of runs, or SUITE:NUMBER.", "RUN...")],
@@ -57,7 +55,7 @@ def diff(
 
 
 def rerun(
-    name: Which,
+    run_id: arguments.NamedRun,
     check: Annotated[
         bool, typer.Option("--check", help="Only show what is different today.")
     ] = False,
@@ -83,7 +81,7 @@ def rerun(
         headrace rerun digits-20260102-030405-0a1b2c3d --frozen
         headrace rerun digits-sweep-20260102-030405-0a1b2c3d:3
     """
-    before = origin(name)
+    before = origin(run_id)
     if frozen and not check:
         run = RunFolder(Path(before.folder.partition("/trials/")[0]))
         begin_in(frozen_environment(run, before.made_with.python))
