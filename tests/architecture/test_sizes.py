@@ -18,7 +18,7 @@ BUDGETS = {
     "headrace/data": 3077,
     "headrace/evaluation": 3021,
     "headrace/examples": 141,
-    "headrace/execution": 1650,
+    "headrace/execution": 1652,
     "headrace/fields": 1124,
     "headrace/files": 1928,
     "headrace/leases": 405,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,11 +18,13 @@ from numpy.typing import NDArray
 
 from headrace.errors import HeadraceError, UserCodeError, UserError
 from headrace.examples.digits_model import DigitsClassifier
+from headrace.files.atomic import write_record
 from headrace.files.manifest import FieldInfo
 from headrace.objects.store import open_store
 from headrace.recipe.load import load_site
 from headrace.runs.runs import Run
 from headrace.shards.dataset import ShardedDataset
+from headrace.suites.points import trial_recipe
 from headrace_bench.shards import ShardWriter
 from support import exported_models
 from support.command_line import headrace
@@ -35,13 +38,14 @@ from support.exports import (
 )
 from support.runs import make_run
 from support.shards import write_fields
+from support.suite_journal import added, ended, journal, started
 
 
 def test_the_folder_predicts_the_same_without_headrace(tmp_path, headrace_home):
     run = digits_run(tmp_path)
     out = tmp_path / "out"
     words = ("export", run.run_id, "-o", str(out), "--json")
-    done = json.loads(headrace(*words, "--licence", "apache-2.0").stdout)
+    done = json.loads(headrace(*words).stdout)
     assert done["no_program"] == ""
     wanted = expected_class(run, tmp_path)
     code = snippet(out).replace(": image", ": torch.from_numpy(image)")
@@ -54,14 +58,14 @@ def test_the_folder_predicts_the_same_without_headrace(tmp_path, headrace_home):
     assert known["outputs"] == {"preds": "float32 (any, 10)"}
     assert known["recipe"]["data"]["transforms"][0]["maximum"] == 255
     card = (out / "README.md").read_text()
-    assert card.startswith('---\nlicense: "apache-2.0"\n')
+    assert card.startswith("---\nlibrary_name: pytorch\n")
     assert "| accuracy | 0.5 |" in card
     assert known["dataset_fingerprint"] in card
     files = {path.name: path.read_bytes() for path in out.iterdir()}
     assert not any(str(Path.cwd()).encode() in content for content in files.values())
     with pytest.raises(UserError, match="exists"):
         headrace(*words)
-    headrace(*words, "--force", "--licence", "apache-2.0")
+    headrace(*words, "--force")
     again = {path.name: path.read_bytes() for path in out.iterdir()}
     assert {name for name in files if files[name] != again.get(name)} == set()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
@@ -223,14 +227,16 @@ main()
 def test_a_killed_export_leaves_none_and_is_repeated(tmp_path, headrace_home):
     run, out = digits_run(tmp_path), tmp_path / "out"
     words = ("export", run.run_id, "-o", str(out), "--force")
-    headrace(*words)
-    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    out.mkdir()
+    (out / "headrace.json").write_text("{}")  # of an earlier export
     done = subprocess.run([sys.executable, "-c", KILLED, *words], check=False, timeout=300)
     assert done.returncode == -signal.SIGKILL
     left = {path.name: path.read_bytes() for path in out.iterdir()}
-    assert left == {name: each for name, each in before.items() if name != "headrace.json"}
+    assert left.keys() == {"model.safetensors", "model.pt2"}
     headrace(*words)
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    after = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert left.items() <= after.items()
+    assert after.keys() - left.keys() == {"config.json", "README.md", "headrace.json"}
 
 
 @pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # by MLflow
@@ -252,24 +258,37 @@ def test_a_model_is_registered_with_the_run_of_its_training(tmp_path, headrace_h
     got = Path(
         mlflow.artifacts.download_artifacts("models:/numbers/2", dst_path=str(tmp_path / "got"))
     )
-    headrace("export", run.run_id, "-o", str(tmp_path / "out"))
-    for path in (tmp_path / "out").iterdir():
-        assert (got / path.name).read_bytes() == path.read_bytes()
+    assert {path.name for path in got.iterdir()} == {
+        "model.safetensors", "model.pt2", "config.json", "README.md", "headrace.json",
+    }  # fmt: skip
+    assert json.loads((got / "headrace.json").read_text())["source"] == run.run_id
 
 
 def test_an_object_store_gets_a_complete_export(
     tmp_path, rclone_server, rclone_bucket, headrace_home
 ):
+    """Of a suite's best trial, with the options of the suite's site."""
     access = rclone_server.options.model_dump(mode="json")
     site = load_site("laptop").model_dump(mode="json", by_alias=True) | {"s3": access}
     (tmp_path / "site.yaml").write_text(yaml.safe_dump(site))
-    run = digits_run(tmp_path, site=str(tmp_path / "site.yaml"))
-    words = ("export", run.run_id, "-o", f"{rclone_bucket}/model", "--json")
+    grid = "suite.grid={seed: [1, 2]}"
+    suite = digits_run(tmp_path, grid, kind="suite", site=str(tmp_path / "site.yaml"))
+    for number, accuracy in ((1, 0.5), (2, 0.9)):
+        trial, values = suite.folder.trial(number), {"seed": number}
+        source = json.loads(suite.folder.source.read_bytes())
+        write_record(trial.recipe, trial_recipe(source, values))
+        write_record(trial.site, suite.site)
+        shutil.copytree(suite.folder.checkpoints, trial.checkpoints)
+        journal(suite.folder, added(number, seed=number), started(number), ended(number, accuracy))
+    words = ("export", suite.run_id, "-o", f"{rclone_bucket}/model", "--json")
     done = json.loads(headrace(*words).stdout)
     store = open_store(f"{rclone_bucket}/model", rclone_server.options)
-    files = {each.path: each.version for each in store.list_files()}
-    assert set(files) == set(done["files"])
+    assert {each.path for each in store.list_files()} == set(done["files"])
+    known = json.loads(store.read("headrace.json"))
+    assert (known["source"], known["recipe"]["seed"]) == (f"{suite.run_id}:2", 2)
     with pytest.raises(UserError, match="exists"):
         headrace(*words)
     store.delete("headrace.json")  # as of an upload that was killed
     assert json.loads(headrace(*words, "--force").stdout)["files"] == done["files"]
+    headrace("export", f"{suite.run_id}:1", "-o", str(tmp_path / "out"))
+    assert json.loads((tmp_path / "out/headrace.json").read_text())["recipe"]["seed"] == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.errors import DataError, UserError
+from headrace.errors import DataError, UnknownNameError, UserError
 from headrace.ledger.rows import RunRecord
 from support.bad_input import Place, make_place, words
 
@@ -20,7 +20,8 @@ pytestmark = [pytest.mark.slow]
 def packaged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunRecord]:
     """A package with data of a trained and evaluated run, and the run; its home is gone."""
     place = make_place(tmp_path_factory.mktemp("packaged") / "first")
-    place.write_recipe("blobs", evaluate={"split": "val", "task": "multiclass"})
+    evaluate = {"split": "val", "task": "multiclass"}
+    place.write_recipe("blobs", evaluate=evaluate, train={"ranks_per_node": 1})
     done = place.run("blobs")
     assert done.returncode == 0, done.stdout + done.stderr
     record, _ = place.newest()
@@ -30,7 +31,7 @@ def packaged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunRecord]
     (lease / "tls").mkdir(exist_ok=True)
     (lease / "tls" / "key.pem").write_text("geheim")
     file = place.home.parent / "run.tar"
-    shown = place.shown("package", record.run_id, "--with-data", "-o", str(file))
+    shown = place.shown("package", "latest", "--with-data", "-o", str(file))
     assert shown.exit_code == 0, shown.stderr
     with pytest.raises(UserError, match="exists"):
         place.shown("package", record.run_id, "-o", str(file))
@@ -79,6 +80,18 @@ def test_a_run_goes_on_in_another_home(packaged: tuple[Path, RunRecord], other: 
         done = other.headrace(command, run_id)
         assert done.returncode == 0, done.stdout + done.stderr
     words(done.stdout, f"weights: {first.outputs['train']['weights_xxh3']}, the same as then")
+
+
+def test_a_removed_run_is_neither_adopted_nor_packaged_again(
+    packaged: tuple[Path, RunRecord], other: Place
+) -> None:
+    """A removal is a decision: it is not undone by a file."""
+    adopt(other, packaged[0])
+    shown = other.shown("clean", packaged[1].run_id, "--yes")
+    assert shown.exit_code == 0, shown.output
+    for command in (("adopt", str(packaged[0]), "--site", "here"), ("package", "latest")):
+        with pytest.raises(UnknownNameError, match="was removed on"):
+            other.shown(*command)
 
 
 def test_keys_links_and_hidden_files_are_left_out(packaged: tuple[Path, RunRecord]) -> None:

@@ -38,7 +38,7 @@ image = numpy.stack([numpy.array(Image.open(sys.argv[1]))])
 NAMES = tuple("0123456789")
 
 
-def digits_run(source: Path, **request: Any) -> Run:
+def digits_run(source: Path, *overrides: str, **request: Any) -> Run:
     """A run of the digits with a dataset and a checkpoint, not trained."""
     digits = load_digits()
     pixels = np.rint(digits.images[:200] * 255 / 16).astype(np.uint8)
@@ -46,7 +46,7 @@ def digits_run(source: Path, **request: Any) -> Run:
     write_dataset(source / "dataset", fields, splits={"train": 160, "test": 40}, classes=NAMES)
     Image.fromarray(pixels[160]).save(source / "raw.png")
     torch.manual_seed(3)
-    return run_of(source, DigitsClassifier(), **request)
+    return run_of(source, DigitsClassifier(), *overrides, **request)
 
 
 def run_of(source: Path, model: LightningModule, *overrides: str, **request: Any) -> Run:

@@ -29,7 +29,6 @@ _PANELS: dict[str, dict[str, tuple[str, str]]] = {
             "Show a run live; Ctrl-C ends only this view.",
         ),
         "rerun": ("origins:rerun", "Run a run or a trial once more, from its record alone."),
-        "lock": ("origins:lock", "Print the packages of a run as a requirements file."),
         "package": ("origins:package", "Write a run as one file for another home."),
         "adopt": ("origins:adopt", "Enter the run of a package."),
         "cancel": ("runs:cancel", "Ask the running steps of a run to stop."),

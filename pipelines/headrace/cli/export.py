@@ -41,7 +41,7 @@ _BY_SUFFIX = {
 }  # fmt: skip
 
 
-def export(  # noqa: PLR0913  one for each option
+def export(
     what: Annotated[str, arguments.a_run("Run, SUITE, SUITE:NUMBER, or file.", "RUN|FILE")],
     output: Annotated[
         str, typer.Option("--output", "-o", help="Folder, s3:// prefix, models:/NAME, or a file.")
@@ -52,7 +52,6 @@ def export(  # noqa: PLR0913  one for each option
     checkpoint: Annotated[
         str, typer.Option(help="Of a run: best, last, or a number of steps. Default: best, if any.")
     ] = "",
-    licence: Annotated[str, typer.Option(help="Licence for the model card, as apache-2.0.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace what exists.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -92,7 +91,7 @@ def export(  # noqa: PLR0913  one for each option
         of, run = origin(model.name), model.folder
         file = chosen(run, checkpoint)
     if of is not None and is_folder:
-        done = _export_folder(of, file, output, licence, force=force, onnx=form is Format.ONNX)
+        done = _export_folder(of, file, output, force=force, onnx=form is Format.ONNX)
     else:
         if not target.parent.is_dir():
             what = f"The folder {target.parent} does not exist"
@@ -104,7 +103,7 @@ def export(  # noqa: PLR0913  one for each option
 
 
 def _export_folder(
-    of: Origin, checkpoint: Path, output: str, licence: str, *, force: bool, onnx: bool
+    of: Origin, checkpoint: Path, output: str, *, force: bool, onnx: bool
 ) -> dict[str, Any]:
     """Write an export into a temporary folder, then to its place; return what was written."""
     from headrace.runs.export_model import FILES, export_model
@@ -117,7 +116,7 @@ def _export_folder(
                 hint = "Name another, or replace an earlier export with --force."
                 raise UserError(f"{output} exists and holds {name}", hint)
     with tempfile.TemporaryDirectory() as made:
-        no_program = export_model(of, checkpoint, Path(made), licence, onnx=onnx)
+        no_program = export_model(of, checkpoint, Path(made), onnx=onnx)
         sizes = {each.name: each.stat().st_size for each in sorted(Path(made).iterdir())}
         if store is None:
             output = _register(made, output, of)

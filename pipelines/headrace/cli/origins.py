@@ -1,10 +1,9 @@
-"""What runs and trials consist of: diff, rerun, lock, package and adopt."""
+"""What runs and trials consist of: diff, rerun, package and adopt."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -22,14 +21,12 @@ from headrace.files.layout import RunFolder, SiteFolder
 from headrace.recipe.load import load_site
 from headrace.runs.code_state import CodeSnapshot
 from headrace.runs.lifecycle import create_run
-from headrace.runs.lock import begin_in, frozen_environment, read_lock
-from headrace.runs.names import named
+from headrace.runs.lock import begin_in, frozen_environment
+from headrace.runs.names import named, there
 from headrace.runs.origin import Beside, Origin, origin, side_by_side, today
 from headrace.runs.runs import RunRequest, run_of_record
 from headrace.status.run_page import compare_page
 from headrace.suites.values import as_overrides
-
-Which = Annotated[str, arguments.a_run("Id of a run, or SUITE:NUMBER.")]
 
 
 def diff(
@@ -58,7 +55,7 @@ def diff(
 
 
 def rerun(
-    name: Which,
+    run_id: arguments.NamedRun,
     check: Annotated[
         bool, typer.Option("--check", help="Only show what is different today.")
     ] = False,
@@ -84,12 +81,10 @@ def rerun(
         headrace rerun digits-20260102-030405-0a1b2c3d --frozen
         headrace rerun digits-sweep-20260102-030405-0a1b2c3d:3
     """
-    before = origin(name)
+    before = origin(run_id)
     if frozen and not check:
         run = RunFolder(Path(before.folder.partition("/trials/")[0]))
-        environment = frozen_environment(run, before.made_with.python)
-        options = (("--site", site) if site else (), ("--json",) * as_json, ("--detach",) * detach)
-        begin_in(environment, ("rerun", before.name, *chain(*options)))
+        begin_in(frozen_environment(run, before.made_with.python))
     leaving = Detaching(wanted=detach and not check)
     found = side_by_side((before, today(before)))
     if as_json and check:
@@ -108,21 +103,6 @@ def rerun(
         console.print(f"weights: {after.weights}, {words}")
         if not is_same:
             console.print(Listing.of(side_by_side((before, after)), *_columns("then", "now")))
-
-
-def lock(run_id: arguments.NamedRun) -> None:
-    """Print the packages of a run as a requirements file.
-
-    Its comments name Python, the hash of each package's installed files, and packages that were
-    installed from a folder. Installers keep no hashes of wheels; uv gets them from the index.
-
-    Examples:
-        headrace lock digits-20260102-030405-0a1b2c3d
-        headrace lock RUN | uv pip compile --generate-hashes --no-deps -
-    """
-    run = run_of_record(named(run_id).record).folder
-    read_lock(run)
-    tell(run.lock.read_text().rstrip("\n"))
 
 
 def package(
@@ -146,10 +126,11 @@ def package(
     """
     from headrace.execution.package import write_package  # other commands do without
 
-    file = (output or Path(f"{run_id}.tar")).expanduser().absolute()
+    record = there(run_id).record  # of a trial its suite
+    file = (output or Path(f"{record.run_id}.tar")).expanduser().absolute()
     if file.exists():
         raise UserError(f"{file} exists", "Name another file with -o.")
-    write_package(run_id, file, with_data=with_data)
+    write_package(record, file, with_data=with_data)
     tell(f"{file}: {decimal(file.stat().st_size)}")
 
 

@@ -12,7 +12,7 @@ import typer
 from headrace.cli import EXIT_INTERRUPTED
 from headrace.cli.arguments import RunArgument
 from headrace.cli.console import JsonOption, open_console, output_is_gone, tell, tell_json
-from headrace.cli.view import print_failures
+from headrace.cli.view import exit_as, print_failures
 from headrace.cli.watching import REFRESH_S, end_of, look
 from headrace.cli.watching import watch as watch_run
 from headrace.errors import UnknownNameError, nearest
@@ -60,8 +60,8 @@ def attach(run_id: RunArgument = None) -> None:
     """Show a run live; Ctrl-C ends only this view.
 
     Any run can be shown: of this or another terminal, detached, or of Airflow; also by several
-    terminals at once. The exit code is that of the run: 0 if it succeeded, 1 if it did not; 130
-    after Ctrl-C. If the output is not a terminal, each change of a step is a line.
+    terminals at once. The exit code is that of `headrace run`, and 130 after Ctrl-C. If the output
+    is not a terminal, each change of a step is a line.
 
     Examples:
         headrace attach
@@ -78,8 +78,7 @@ def attach(run_id: RunArgument = None) -> None:
         os._exit(EXIT_INTERRUPTED)  # a thread of the view may hold the lock of standard output
     view = run_details(known)
     _show(view)
-    if view.state is not StepState.SUCCEEDED:
-        raise typer.Exit(1)
+    exit_as(view)
 
 
 def _show(view: RunDetails) -> None:

@@ -13,14 +13,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from headrace.cli import EXIT_ERROR, EXIT_METRICS, arguments
+from headrace.cli import arguments
 from headrace.cli.arguments import NamedRun, Overrides, Recipe, RunArgument
 from headrace.cli.console import JsonOption, SiteOption, open_console, outlive_terminal, tell_json
 from headrace.cli.detaching import Detaching, DetachOption
 from headrace.cli.run_status import abandoned_runs
-from headrace.cli.view import print_failures
+from headrace.cli.view import exit_as, print_failures
 from headrace.cli.watching import Watching, end_of
-from headrace.errors import MetricsError, UserError
+from headrace.errors import UserError
 from headrace.execution.execute import execute
 from headrace.execution.reap import ask_to_stop, end_run
 from headrace.execution.resume import take_over_changed, take_over_run
@@ -130,9 +130,7 @@ def tell_end(view: RunDetails, console: Console, *, as_json: bool) -> None:
         print_failures(view, console)
 
     inform(RunFolder(Path(view.folder)), "end of the run on the terminal", show, within_s=None)
-    if view.state is not StepState.SUCCEEDED:
-        missed = any(step.error == MetricsError.__name__ for step in view.steps)
-        raise typer.Exit(EXIT_METRICS if missed else EXIT_ERROR)
+    exit_as(view)
 
 
 def sweep(

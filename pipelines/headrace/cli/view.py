@@ -11,11 +11,13 @@ from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
+import typer
 from rich.console import Console, Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from headrace.cli import EXIT_ERROR, EXIT_METRICS
 from headrace.cli.console import duration, facts, plain_table
 from headrace.cli.words import (
     ABANDONED,
@@ -28,6 +30,7 @@ from headrace.cli.words import (
     result_line,
     styled,
 )
+from headrace.errors import MetricsError
 from headrace.files.layout import RunFolder
 from headrace.runs.owners import owner_process
 from headrace.states import FailureClass, StepState
@@ -158,6 +161,13 @@ def print_failures(view: RunDetails, console: Console) -> None:
     if failed and view.state.is_final and view.asked:
         for line in _ways_on(view, failed[-1]):
             console.print(f"  {line}", soft_wrap=True)
+
+
+def exit_as(view: RunDetails) -> None:
+    """Exit with code 1, or 3 for its metrics, if a run did not succeed."""
+    if view.state is not StepState.SUCCEEDED:
+        missed = any(step.error == MetricsError.__name__ for step in view.steps)
+        raise typer.Exit(EXIT_METRICS if missed else EXIT_ERROR)
 
 
 def _frames(trace: str, message: str) -> str:

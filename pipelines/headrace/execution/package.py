@@ -21,6 +21,7 @@ from headrace.files.layout import SiteFolder
 from headrace.files.machine import require_room
 from headrace.files.private import make_private
 from headrace.ledger.ledger import open_ledger
+from headrace.ledger.rows import RunRecord
 from headrace.record import Record
 from headrace.runs.lifecycle import recorded
 from headrace.runs.names import there
@@ -43,14 +44,14 @@ class Package(Record):
     """Folders of the run's machine, with their places in the archive."""
 
 
-def write_package(run_id: str, file: Path, *, with_data: bool) -> None:
+def write_package(record: RunRecord, file: Path, *, with_data: bool) -> None:
     """Write the archive of a run that has ended, without keys, links and hidden files.
 
     Raises:
         UserError: The run has not ended, or its dataset is in no folder.
     """
-    record, dataset = there(run_id).record, origin(run_id).dataset
-    run = run_of_record(record)
+    run_id, run = record.run_id, run_of_record(record)
+    dataset = origin(run_id).dataset
     if record.finished_at is None:
         raise UserError(f"Run {run_id} has not ended", f"Wait, or: headrace cancel {run_id}")
     tops = {f"runs/{run_id}": run.folder.path}

@@ -60,7 +60,7 @@ class _Program(nn.Module):
         return {str(name): value for name, value in items if isinstance(value, Tensor)}
 
 
-def export_model(of: Origin, checkpoint: Path, folder: Path, licence: str, *, onnx: bool) -> str:
+def export_model(of: Origin, checkpoint: Path, folder: Path, *, onnx: bool) -> str:
     """Write the files of an export into a folder.
 
     Returns:
@@ -83,7 +83,6 @@ def export_model(of: Origin, checkpoint: Path, folder: Path, licence: str, *, on
     written = of.recipe.model_dump(mode="json", by_alias=True, include=made_by)
     model = {
         "source": of.name,
-        "licence": licence,
         "metrics": as_json_values(of)["metrics"],
         "recipe": written,
         "classes": split.manifest.classes,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import platform
 import re
@@ -24,6 +25,8 @@ from headrace.files.private import make_private
 from headrace.recipe.home import home
 from headrace.runs.code_state import dist_infos, git_output
 
+logger = logging.getLogger(__name__)
+
 _CONTENT, _LOCAL = "  # content ", "# local: "
 
 
@@ -31,20 +34,6 @@ def write_lock(run: RunFolder) -> None:
     """Write the lock of a run from this process's packages, without a network."""
     head = f"# Python {platform.python_version()}; `content` is the hash of the installed files\n"
     write_text(run.lock, head + "".join(f"{x}\n" for x in packages_in(sys.path).values()))
-
-
-def read_lock(run: RunFolder) -> dict[str, str]:
-    """Return the lines of a run's lock, by package.
-
-    Raises:
-        UserError: The run has none: an earlier release began it.
-    """
-    text = read_text(run.lock)
-    if text is None:
-        hint = "Repeat it with the packages of today: leave --frozen out."
-        raise UserError(f"Run {run.run_id} has no lock of its packages", hint)
-    lines = (x for x in text.splitlines() if _CONTENT in x)
-    return {re.split("[ =]", x.removeprefix(_LOCAL), maxsplit=1)[0]: x for x in lines}
 
 
 def packages_in(folders: Iterable[str]) -> dict[str, str]:
@@ -63,9 +52,9 @@ def frozen_environment(run: RunFolder, python: str) -> Path:
     the changed ones. The environment is kept in headrace's home for the next call.
 
     Raises:
-        UserError: Names the part that is not available; no environment is left behind.
+        UserError: Names the part that is not available.
     """
-    lock, today = read_lock(run), packages_in(sys.path)
+    lock, today = _read_lock(run), packages_in(sys.path)
     local = {x: today.get(x, line) for x, line in lock.items() if line.startswith(_LOCAL)}
     if changed := ", ".join(name for name, line in local.items() if line != lock[name]):
         warn_once(f"No index has these packages, so that they are those of today: {changed}")
@@ -75,22 +64,29 @@ def frozen_environment(run: RunFolder, python: str) -> Path:
     make_private(folder.parent)
     with FileLock(f"{folder}.lock"):
         if not (folder / "complete").exists():
-            try:
-                _make(folder, lock, today, python)
-            except BaseException:
-                shutil.rmtree(folder, ignore_errors=True)
-                raise
+            logger.warning("Making an environment with the packages of %s: %s", run.run_id, folder)
+            _make(folder, lock, today, python)
             (folder / "complete").touch()
     return folder
 
 
-def begin_in(environment: Path, words: Iterable[str]) -> None:
-    """Replace this process by `headrace` of an environment; its module path is the only one."""
-    programs = environment / "bin"
+def begin_in(environment: Path) -> None:
+    """Begin this command without `--frozen` in an environment, with its module path only."""
+    programs, words = environment / "bin", [each for each in sys.argv[1:] if each != "--frozen"]
     kept = {x: y for x, y in os.environ.items() if x not in ("PYTHONPATH", "PYTHONHOME")}
     path = f"{programs}{os.pathsep}{kept.get('PATH', os.defpath)}"
     kept |= {"PATH": path, "VIRTUAL_ENV": str(environment)}
     os.execve(programs / "headrace", ["headrace", *words], kept)
+
+
+def _read_lock(run: RunFolder) -> dict[str, str]:
+    """Return the lines of a run's lock, by package."""
+    text = read_text(run.lock)
+    if text is None:
+        hint = "Repeat it with the packages of today: leave --frozen out."
+        raise UserError(f"Run {run.run_id} has no lock of its packages", hint)
+    lines = (x for x in text.splitlines() if _CONTENT in x)
+    return {re.split("[ =]", x.removeprefix(_LOCAL), maxsplit=1)[0]: x for x in lines}
 
 
 def _line(name: str, info: Path) -> str:
@@ -159,7 +155,7 @@ def _link(info: Path, site: Path) -> None:
             shutil.copy2(old, new)
 
 
-def _uv(part: str, *arguments: str) -> str:
+def _uv(part: str, *arguments: str) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     uv = shutil.which("uv", path=path)
     if uv is None:
@@ -168,4 +164,3 @@ def _uv(part: str, *arguments: str) -> str:
     if done.returncode:
         hint = "Install it, name its index (UV_INDEX, UV_FIND_LINKS), or leave --frozen out."
         raise UserError(f"{part}: uv failed: {done.stderr.strip()}", hint)
-    return done.stdout

@@ -213,7 +213,7 @@ def _by_files(row: AttemptRecord, folder: StepFolder | None) -> dict[str, object
         "status": status,
         "message": row.message or (failure.message if failure else ""),
         "failure_class": row.failure_class or (failure.failure_class if failure else None),
-        "error": failure.error if failure else "",
+        "error": failure.error if failure else ended_of(row).error,
         "where": failure.where if failure else "",
         "trace": failure.trace if failure else "",
         "folder": str(folder.path) if folder else "",

@@ -20,7 +20,6 @@ from headrace.errors import RecipeError, StepError, UserError
 from support.command_line import headrace
 from support.runs import make_run
 
-ONE_FILE = ("--format", "weights", "--json")
 PAGE = Path(__file__).parents[3] / "docs/how-to/checkpoints.md"
 
 
@@ -48,14 +47,17 @@ def test_weights_that_share_memory_are_whole_in_each_format(tmp_path, model):
     wanted = model.state_dict()
     checkpoint = tmp_path / "final.ckpt"
     torch.save({"state_dict": wanted, "global_step": 7}, checkpoint)
-    told = headrace("export", str(checkpoint), "-o", str(tmp_path / "a.pt"), *ONE_FILE)
+    told = headrace("export", str(checkpoint), "-o", str(tmp_path / "a.pt"), "--json")
     done = json.loads(told.stdout)
     assert (done["step"], done["num_tensors"], done["format"]) == (7, 8, "weights")
     assert done["num_values"] == 64 + 4 * 8 + 2 * 8 + 1
     assert done["num_bytes"] == (tmp_path / "a.pt").stat().st_size
     found = torch.load(tmp_path / "a.pt", weights_only=True)
     assert found["first.weight"].data_ptr() == found["second.weight"].data_ptr()
-    export_weights(checkpoint, tmp_path / "a.safetensors", "safetensors")
+    headrace("export", str(checkpoint), "-o", str(tmp_path / "a.safetensors"))
+    headrace("export", str(checkpoint), "-o", str(tmp_path / "a.bin"), "--format", "weights")
+    headrace("export", str(checkpoint), "-o", str(tmp_path / "a.pth"))
+    assert torch.load(tmp_path / "a.pth").keys() == torch.load(tmp_path / "a.bin").keys()
     assert len(load_file(tmp_path / "a.safetensors")) == len(wanted) - 1
     again = read_weights(tmp_path / "a.safetensors")
     for name, value in wanted.items():
@@ -96,7 +98,7 @@ def test_a_runs_checkpoint_is_chosen_and_no_file_is_replaced_unasked(tmp_path, h
         content = {"state_dict": {"w": torch.zeros(2)}, "global_step": len(name)}
         torch.save(content, run.folder.checkpoints / name)
     output = tmp_path / "a.pt"
-    words = ("export", run.run_id, "-o", str(output), *ONE_FILE)
+    words = ("export", run.run_id, "-o", str(output), "--json")
     assert json.loads(headrace(*words).stdout)["checkpoint"].endswith("final.ckpt")
     before = output.read_bytes()
     with pytest.raises(UserError, match=r"a\.pt exists"):
@@ -105,7 +107,7 @@ def test_a_runs_checkpoint_is_chosen_and_no_file_is_replaced_unasked(tmp_path, h
     done = json.loads(headrace(*words, "--checkpoint", "3", "--force").stdout)
     assert done["checkpoint"].endswith("step-000000003.ckpt")
     with pytest.raises(UserError, match="does not exist"):
-        headrace("export", run.run_id, "-o", str(tmp_path / "no" / "a.pt"), *ONE_FILE)
+        headrace("export", run.run_id, "-o", str(tmp_path / "no" / "a.pt"), "--json")
 
 
 class Model(LightningModule):

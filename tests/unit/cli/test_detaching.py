@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 
 from headrace.cli import origins, runs
+from headrace.errors import MetricsError
 from headrace.execution.reap import end_run
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.owners import owner_process
 from headrace.runs.runs import Run
 from headrace.states import StepState
 from headrace.status.run_details import run_details
+from headrace.steps.retry_policy import ERROR
 from support.command_line import headrace, refusal
 from support.runs import attempt_row_of, ended_owner, lease_on_disk, make_run
 from support.shards import write_dataset
@@ -153,12 +155,16 @@ def test_each_abandoned_run_is_resumed_by_a_command_of_its_own(
 
 @pytest.mark.parametrize("words", [("attach",), ("status", "--watch")])
 def test_a_view_has_the_exit_code_of_its_run(words: tuple[str, ...]) -> None:
-    """One rule: also abandoned runs have not succeeded."""
+    """One rule: also abandoned runs have not succeeded; 3 is a model that is not good enough."""
     abandoned = make_run(owner=ended_owner())
     assert headrace(*words, abandoned.run_id).exit_code == 1
-    for state, exit_code in ((StepState.SUCCEEDED, 0), (StepState.FAILED, 1)):
+    missed = {"state": StepState.FAILED, "outputs": {ERROR: MetricsError.__name__}}
+    cases = ((StepState.SUCCEEDED, {}, 0), (StepState.FAILED, {}, 1), (StepState.FAILED, missed, 3))
+    for state, changes, exit_code in cases:
         run = make_run(owner="airflow:headrace_train:manual__1")  # a view needs no terminal of it
         assert not run_details(run.run_id).is_orphan
+        if changes:
+            attempt_row_of(run, "evaluate", lease_on_disk(run), **changes)
         end_run(run, state, "a test")
         shown = headrace(*words, run.run_id)
         assert shown.exit_code == exit_code

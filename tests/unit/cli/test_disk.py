@@ -99,7 +99,7 @@ def test_every_door_says_the_same_of_a_removed_run(
     """By their records, runs that headrace removed are run again and compared."""
     repeated: list[str] = []
     monkeypatch.setattr(origins, "carry_out", lambda job, *_, **__: repeated.append(job.run_id))
-    by_record = {each: (each, run.run_id) for each in ("rerun", "lock")}
+    by_record = {each: (each, run.run_id) for each in ("rerun",)}
     by_record["diff"] = ("diff", run.run_id, run.run_id)
     found = {"runs": ("runs",), **doors(run.run_id, tmp_path)}
     found |= {each: (each, run.run_id) for each in ("resume", "package")}
@@ -110,7 +110,7 @@ def test_every_door_says_the_same_of_a_removed_run(
         by = account()
         assert call("clean", run.run_id, "--yes")[0] == 0
         assert {door: call(*given)[0] for door, given in by_record.items()} == {
-            "rerun": 0, "lock": 0, "diff": 0,
+            "rerun": 0, "diff": 0,
         }  # fmt: skip
         open_ledger().finish_run(*repeated, StepState.FAILED, time.time())
         assert call("clean", *repeated, "--yes")[0] == 0
@@ -119,7 +119,7 @@ def test_every_door_says_the_same_of_a_removed_run(
     (row,) = json.loads(call("runs", "--json")[1])
     assert row["removed"]["by"] == by
     assert call("clean", run.run_id, "--yes")[0] == 0
-    assert json.loads(call("runs", "--json")[1]) == []
+    assert run.run_id not in call("runs", "--json")[1]
 
 
 @pytest.mark.parametrize("by", ["user", "hand"])

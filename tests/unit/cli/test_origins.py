@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -15,11 +16,12 @@ from headrace.ledger.ledger import open_ledger
 from headrace.recipe.load import BUILT_IN, load_recipe
 from headrace.recipe.recipe import Recipe
 from headrace.runs.runs import Run
-from headrace.states import StepState
+from headrace.states import Removal, StepState
 from headrace.status.run_page import run_page
 from headrace.steps.mailbox import StepResult
 from headrace.suites.points import trial_recipe
 from support.command_line import headrace
+from support.past_runs import step_ended
 from support.runs import attempt_row_of, lease_on_disk, make_run
 from support.suite_journal import added, ended, journal, make_suite, started
 
@@ -171,6 +173,20 @@ def test_rerun_asks_for_the_same_recipe_seed_and_site(made: list[Run]):
     assert told("diff", run.run_id, again.run_id) == []
 
 
+@pytest.mark.parametrize(
+    ("now", "expected"), [("aa", "the same as then"), ("bb", "not the same: then aa")]
+)
+def test_rerun_compares_the_weights(now: str, expected: str, monkeypatch: pytest.MonkeyPatch):
+    def train(run: Run, weights: str) -> None:
+        outputs = {"weights_xxh3": weights}
+        step_ended(run, "train", lease_on_disk(run), 1.0, outputs=outputs)
+
+    run = make_run()
+    train(run, "aa")
+    monkeypatch.setattr("headrace.cli.origins.carry_out", lambda job, _, as_json: train(job, now))
+    assert f"weights: {now}, {expected}" in headrace("rerun", run.run_id).stdout
+
+
 def test_a_trial_is_rerun_by_the_record_of_its_suite(made: list[Run]):
     suite = make_suite()
     trial = Recipe.model_validate({**suite.recipe.model_dump(by_alias=True), "seed": 42})
@@ -200,6 +216,11 @@ def test_a_trial_is_rerun_by_the_record_of_its_suite(made: list[Run]):
             headrace("rerun", f"{suite.run_id}:{wrong}")
     with pytest.raises(UnknownNameError, match="There is no run 'nothing'"):
         headrace("diff", "nothing", suite.run_id)
+    open_ledger().finish_run(suite.run_id, StepState.SUCCEEDED, 2.0)
+    assert open_ledger().set_removed(suite.run_id, Removal(at=3.0, by="ada", what="run"))
+    shutil.rmtree(suite.folder.path / "trials")
+    with pytest.raises(UnknownNameError, match="was removed on 1970-01-01 by ada"):
+        headrace("rerun", f"{suite.run_id}:3")
 
 
 def test_a_suite_is_asked_for_again_by_its_source(made: list[Run]):
