@@ -140,7 +140,11 @@ class PrepareRunOperator(BaseOperator):  # type: ignore[misc]
 
     All mistakes that can be found early are checked here, before any machine is asked for. What
     the run will be, the resolved recipe and the plan, is in the log and on the tab Rendered
-    Templates.
+    Templates. Its XCom `return_value` is the run's id.
+
+    Args:
+        kind: `train`, `pack`, `suite` or `probe`: the steps that the run has.
+        **kwargs: As of Airflow's `BaseOperator`.
     """
 
     template_fields = ("plan", "resolved_recipe")
@@ -210,6 +214,7 @@ class RunOperator(BaseOperator):  # type: ignore[misc]
 class FinishRunOperator(RunOperator):
     """Records how the run ended, also when it failed, and ends whatever it left behind.
 
+    With `outlets=[MODELS]` of `headrace_airflow.assets` it publishes the model that was trained.
     It fails when the run has, or was stopped: Airflow counts the steps that it skips in a DAG run
     that a user has marked failed as done well. It succeeds if a user has marked a step as success
     instead of waiting for it: the ledger alone says then that the run was cancelled.
@@ -284,6 +289,7 @@ class ReapOperator(BaseSensorOperator):  # type: ignore[misc]
     Args:
         on_eta_change: Notifiers of Airflow that are called for each run whose expected end has
             moved far; their templates know it as `change`.
+        **kwargs: As of Airflow's `BaseSensorOperator`.
     """
 
     def __init__(self, *, on_eta_change: Sequence[Notifier] = (), **kwargs: Any) -> None:

@@ -44,12 +44,7 @@ _NEVER = {
     "AIRFLOW__API__SSL_KEY",
 }
 """Variables that have to stay at Airflow's default."""
-_REASONS = {
-    "DATABASE": "Airflow of `headrace up` has a database of its own",
-    "DAG_": "put DAG files into the folder `dags` of headrace's home",
-    "DAGS_FOLDER": "put DAG files into the folder `dags` of headrace's home",
-}
-"""Why a variable is not used, by a part of its name."""
+_NOT_USED = "is not used: `headrace up` sets its database, port, login, log folder and DAG folders"
 _HERE = Path(__file__).parent
 
 _LOCK_TIMEOUT_S = 60
@@ -65,16 +60,20 @@ def dags_folder() -> Path:
     return packaged if packaged.is_dir() else _HERE.parent.parent / "dags"
 
 
+def _variables(sections: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    return {
+        f"AIRFLOW__{section.upper()}__{name.upper()}": value
+        for section, options in sections.items()
+        for name, value in options.items()
+    }
+
+
 def airflow_settings(folder: Path, port: int, jwt_secret: Path) -> dict[str, str]:
     """Return environment variables that configure all components of Airflow, of a home and a port.
 
     `jwt_secret` is a file with the key of the tokens between the components, at least 64 bytes. The
     key itself is in no environment: leases and their work inherit that of a task.
     """
-    return _variables(_preferences()) | _own_settings(folder, port, jwt_secret)
-
-
-def _own_settings(folder: Path, port: int, jwt_secret: Path) -> dict[str, str]:
     url, own = f"http://127.0.0.1:{port}", {"path": str(own_dags(folder))}
     values = {
         "core": {
@@ -110,48 +109,13 @@ def _own_settings(folder: Path, port: int, jwt_secret: Path) -> dict[str, str]:
     return _variables(values) | {"AIRFLOW_HOME": str(folder)}
 
 
-def _variables(sections: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    return {
-        f"AIRFLOW__{section.upper()}__{name.upper()}": value
-        for section, options in sections.items()
-        for name, value in options.items()
-    }
-
-
 def own_dags(folder: Path) -> Path:
     """Return the folder of a user's own DAGs: beside Airflow's home, in headrace's."""
     return folder.parent / "dags"
 
 
-def environment_for(
-    asked: Mapping[str, str], settings: Mapping[str, str]
-) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the components' environment, and a line for each variable that is not used.
-
-    Variables of the caller are used, also in place of `_preferences`. Not used are those that
-    `headrace up` sets itself, and their forms `…_CMD` and `…_SECRET`.
-    """
-    own = {name: value for name, value in settings.items() if name not in _PREFERRED}
-    options = {name.removesuffix("_CMD") for name in own} | _NEVER
-    refused = {f"{option}{form}" for option in options for form in ("", "_CMD", "_SECRET")}
-    kept = {name: value for name, value in asked.items() if name not in refused}
-    unused = sorted(name for name in asked.keys() & refused if asked[name] != own.get(name))
-    is_ours = asked.get("AIRFLOW_HOME") == own["AIRFLOW_HOME"]  # of `headrace env`
-    lines = tuple(f"{name} is not used: {_reason(name)}" for name in unused if not is_ours)
-    return {**settings, **kept, **own}, lines
-
-
-def _reason(name: str) -> str:
-    found = (reason for part, reason in _REASONS.items() if part in name)
-    return next(found, "`headrace up` sets it for its port, login and folders")
-
-
-def _preferences() -> dict[str, dict[str, str]]:
-    """Return settings that the caller's environment may replace.
-
-    Most replace a killed component at once; its tasks should not wait long.
-    """
-    return {
+PREFERENCES = _variables(
+    {
         "core": {
             "parallelism": str(PARALLELISM),
             "load_examples": "False",
@@ -184,9 +148,26 @@ def _preferences() -> dict[str, dict[str, str]]:
             "min_heartbeat_interval": "2",
         },
     }
+)
+"""Settings that the caller's environment may replace. Most replace a killed component at once; its
+tasks should not wait long.
+"""
 
 
-_PREFERRED = frozenset(_variables(_preferences()))
+def environment_for(
+    asked: Mapping[str, str], settings: Mapping[str, str]
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the components' environment, and a line for each variable that is not used.
+
+    Variables of the caller are used, also in place of `PREFERENCES`, but not in place of
+    `settings`, nor are the forms `…_CMD` and `…_SECRET` of these.
+    """
+    options = {name.removesuffix("_CMD") for name in settings} | _NEVER
+    refused = {f"{option}{form}" for option in options for form in ("", "_CMD", "_SECRET")}
+    kept = {name: value for name, value in asked.items() if name not in refused}
+    is_ours = asked.get("AIRFLOW_HOME") == settings["AIRFLOW_HOME"]  # of `headrace env`
+    unused = () if is_ours else sorted(asked.keys() & refused)
+    return {**PREFERENCES, **kept, **settings}, tuple(f"{name} {_NOT_USED}" for name in unused)
 
 
 def loopback_without_proxy(environment: Mapping[str, str]) -> dict[str, str]:

@@ -41,6 +41,7 @@ from headrace.processes.identity import ProcessIdentity, die_with_parent, end_pr
 from headrace.processes.working_folder import python_module
 from headrace_airflow.housekeeping import Housekeeping
 from headrace_airflow.service import (
+    PREFERENCES,
     Component,
     airflow_settings,
     dags_folder,
@@ -77,7 +78,7 @@ class Supervisor:
         own_dags(folder).mkdir(exist_ok=True)
         settings = airflow_settings(folder, port, secret)
         environment, self._notices = environment_for(os.environ, settings)
-        self._settings = {name: environment[name] for name in settings}
+        self._settings = {name: environment[name] for name in (*PREFERENCES, *settings)}
         self._environment = {
             **environment,
             **loopback_without_proxy(os.environ),
