@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import email
 import re
+import time
+from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 import yaml
 
-from headrace.execution.reap import end_run
 from headrace.states import StepState
-from support.airflow_service import SITE, AirflowService
+from support.airflow_service import LONG_S, SITE, AirflowService
 from support.runs import make_run
 from support.waiting import wait_until
 
@@ -88,14 +89,17 @@ def test_a_site_with_a_retention_is_cleaned_by_a_schedule(airflow_service: Airfl
     service, dag_id = airflow_service, "headrace_clean"
     file = service.home / "sites" / "tidy.yaml"
     site = yaml.safe_load((service.home / "sites" / f"{SITE}.yaml").read_text())
-    changed = {"name": "tidy", "folder": str(service.home / "tidy")}
-    file.write_text(yaml.safe_dump(site | changed | {"retention": {"older_than": 0}}))
+    site |= {"name": "tidy", "folder": str(service.home / "tidy")}
+    file.write_text(yaml.safe_dump(site))
     try:
         with service.settings():
             run = make_run(site="tidy")
             run.folder.checkpoints.mkdir()
-            end_run(run, StepState.CANCELLED, "a test")
-        wait_until(lambda: not run.folder.checkpoints.exists(), 240, "the files to go", poll_s=1)
+            ended_at = time.time() - timedelta(days=2).total_seconds()
+            service.ledger.finish_run(run.run_id, StepState.SUCCEEDED, ended_at)
+        assert service.api.runs(dag_id) == []
+        file.write_text(yaml.safe_dump(site | {"retention": {"older_than": "1d"}}))
+        wait_until(lambda: not run.folder.checkpoints.exists(), LONG_S, "the files to go", poll_s=1)
         (dag_run,) = service.api.runs(dag_id)
         assert service.wait_end(dag_run["dag_run_id"], dag_id=dag_id) == "success"
         assert dag_run["run_type"] == "scheduled"
