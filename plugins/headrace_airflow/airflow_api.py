@@ -143,11 +143,9 @@ class Owners:
         if address is None or record.owner in self._living:
             return None
         asked = (address.dag_id, address.run_id)
-        if dag_runs_are_active(*asked):
-            return None
         if dag_runs_are_active(*asked, states=["failed"]):
             return StepState.LOST
-        return None if dag_runs_are_active(*asked) else StepState.CANCELLED  # None: just cleared
+        return None if dag_runs_are_active(*asked) else StepState.CANCELLED
 
     def has_left(self, record: RunRecord, step: str) -> bool:
         """Whether the task of a running step has ended; in our DAGs it has the name of the step."""

@@ -229,7 +229,7 @@ class FinishRunOperator(RunOperator):
             end_steps(run, ABANDONED)  # what a user stops takes a moment to end
             address = DagRunAddress.of(context)
             states = task_states(address.dag_id, address.run_id)
-            by_user = [*_stopped_by_user(run), *_marked(run, states)]
+            by_user = _stopped_by_user(run, states)
             undone = _undone(run, states, by_user)
             state = _state(run, undone, by_user)
             finish_run(run, state)
@@ -244,13 +244,6 @@ class FinishRunOperator(RunOperator):
         return state.value
 
 
-def _marked(run: Run, states: Mapping[str, str | None]) -> list[str]:
-    """Return the steps without a result whose task a user has marked success."""
-    steps = [step.name for step in steps_of(run.recipe, run.request.kind)]
-    outputs = outputs_of(run.run_id)
-    return [step for step in steps if states.get(step) == "success" and step not in outputs]
-
-
 def _undone(run: Run, states: Mapping[str, str | None], by_user: Collection[str]) -> dict[str, str]:
     is_marked = any(states.get(step) == "success" for step in by_user)
     good = ("success", "skipped") if is_marked else ("success",)
@@ -258,12 +251,14 @@ def _undone(run: Run, states: Mapping[str, str | None], by_user: Collection[str]
     return {step: str(states.get(step)) for step in steps if states.get(step) not in good}
 
 
-def _stopped_by_user(run: Run) -> list[str]:
-    """Return the steps whose newest attempt a user stopped, by Airflow or by headrace."""
+def _stopped_by_user(run: Run, states: Mapping[str, str | None]) -> list[str]:
+    """Return the steps whose newest attempt a user stopped, or whose task has a mark of success."""
     names = [step.name for step in steps_of(run.recipe, run.request.kind)]
     rows = filter(None, (open_ledger().latest_attempt(run.run_id, name) for name in names))
     cancelled = [row for row in rows if row.state is StepState.CANCELLED]
-    return [row.step for row in cancelled if not any(why in row.message for why in OF_HEADRACE)]
+    stopped = [row.step for row in cancelled if not any(why in row.message for why in OF_HEADRACE)]
+    outputs = outputs_of(run.run_id)
+    return stopped + [x for x in names if states.get(x) == "success" and x not in outputs]
 
 
 def _state(run: Run, undone: Collection[str], by_user: Collection[str]) -> StepState:
@@ -319,12 +314,10 @@ class ReapOperator(BaseSensorOperator):  # type: ignore[misc]
 class CleanOperator(BaseOperator):  # type: ignore[misc]
     """Removes what the `retention` of sites lets go; see `headrace clean`."""
 
-    def execute(self, context: Context) -> list[str]:
-        """Returns a line for each thing that stays although it should go."""
+    def execute(self, context: Context) -> None:
+        """Log what was removed, and why something stays."""
         from headrace.cleanup.clean import carry_out, retention_plan  # imports xxhash
 
         with told_to_airflow(context):
-            done = [*carry_out(retention_plan(), Actor.of("airflow:", ""))]
-        for item in done:
-            self.log.info("%s %s: %s", item.kind, item.name, item.stays or "removed")
-        return [f"{item.name}: {item.stays}" for item in done if item.stays]
+            for item in carry_out(retention_plan(), Actor.of("airflow:", "")):
+                self.log.info("%s %s: %s", item.kind, item.name, item.stays or "removed")

@@ -41,13 +41,11 @@ from headrace.processes.identity import ProcessIdentity, die_with_parent, end_pr
 from headrace.processes.working_folder import python_module
 from headrace_airflow.housekeeping import Housekeeping
 from headrace_airflow.service import (
-    PREFERENCES,
     Component,
     airflow_settings,
     dags_folder,
     environment_for,
     loopback_without_proxy,
-    own_dags,
     reserve_port,
 )
 
@@ -75,10 +73,9 @@ class Supervisor:
         secret = folder / "jwt_secret"
         if not secret.exists():
             write_text(secret, secrets.token_urlsafe(64))
-        own_dags(folder).mkdir(exist_ok=True)
-        settings = airflow_settings(folder, port, secret)
-        environment, self._notices = environment_for(os.environ, settings)
-        self._settings = {name: environment[name] for name in (*PREFERENCES, *settings)}
+        (folder.parent / "dags").mkdir(exist_ok=True)
+        self._settings = airflow_settings(folder, port, secret)
+        environment, self._notices = environment_for(os.environ, self._settings)
         self._environment = {
             **environment,
             **loopback_without_proxy(os.environ),

@@ -34,7 +34,6 @@ from headrace_airflow.housekeeping import Housekeeping, remove_logs, shorten
 from headrace_airflow.local_executor import LocalExecutor
 from headrace_airflow.plugin import OneWriter
 from headrace_airflow.service import (
-    PREFERENCES,
     airflow_settings,
     environment_for,
     is_free,
@@ -53,7 +52,7 @@ def test_the_settings_are_airflows_own(tmp_path):
     """Each option exists in this Airflow: a misspelt one would be ignored in silence."""
     settings = airflow_settings(tmp_path, 8081, tmp_path / "secret")
     assert settings.pop("AIRFLOW_HOME") == str(tmp_path)
-    for name in (*settings, *PREFERENCES):
+    for name in settings:
         _, section, option = name.split("__")
         if section == "USAGE_DATA_COLLECTION":
             continue  # gone in Airflow 3.3
@@ -76,7 +75,7 @@ _DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
         ("AIRFLOW__SMTP__SMTP_HOST", True),
         ("AIRFLOW__SECRETS__BACKEND", True),
         ("AIRFLOW__CORE__FERNET_KEY_CMD", True),
-        ("AIRFLOW__CORE__PARALLELISM", True),
+        ("AIRFLOW__CORE__PARALLELISM", False),
         ("AIRFLOW_HOME", False),
         ("AIRFLOW__CORE__EXECUTOR", False),
         ("AIRFLOW__CORE__AUTH_MANAGER", False),
@@ -102,7 +101,7 @@ def test_a_variable_of_the_shell_is_used_or_named(tmp_path, name, is_used):
 def test_variables_of_headrace_env_are_not_named(tmp_path):
     before = airflow_settings(tmp_path, 8081, tmp_path / "secret")
     now = airflow_settings(tmp_path, 8082, tmp_path / "secret")
-    assert environment_for(before, now) == ({**PREFERENCES, **now}, ())
+    assert environment_for(before, now) == (now, ())
 
 
 def test_everybody_has_to_log_in(tmp_path):
@@ -125,13 +124,13 @@ def test_the_settings_keep_everything_on_this_machine(tmp_path):
     assert settings["AIRFLOW__API__HOST"] == "127.0.0.1"
     assert settings["AIRFLOW__API__BASE_URL"] == "http://127.0.0.1:8081"
     assert settings["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"] == "http://127.0.0.1:8081/execution/"
-    assert PREFERENCES["AIRFLOW__USAGE_DATA_COLLECTION__ENABLED"] == "False"
+    assert settings["AIRFLOW__USAGE_DATA_COLLECTION__ENABLED"] == "False"
 
 
 def test_the_bundle_named_in_the_settings_holds_the_dags(tmp_path):
     settings = airflow_settings(tmp_path, 8081, tmp_path / "secret")
     bundle, own = json.loads(settings["AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"])
-    assert own["kwargs"] == {"path": str(tmp_path.parent / "dags")}
+    assert own["kwargs"]["path"] == str(tmp_path.parent / "dags")
     assert bundle["classpath"] == f"{HeadraceDagBundle.__module__}.{HeadraceDagBundle.__name__}"
     folder = HeadraceDagBundle(name=bundle["name"], **bundle["kwargs"]).path
     names = {path.stem for path in folder.glob("*.py")}

@@ -155,7 +155,7 @@ def test_each_way_to_stop_a_run_gives_one_state(airflow_service: AirflowService)
         "DAG run deleted": (delete, ""),
     }
     held = {
-        door: service.trigger(OWN_DATA, overrides=["+train.function.fate=hold"]) for door in doors
+        door: service.trigger(OWN_DATA, overrides=["train.function.fate=hold"]) for door in doors
     }
     runs = {door: service.wait_for_run(dag_run) for door, dag_run in held.items()}
     for dag_run in held.values():
