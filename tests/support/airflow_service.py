@@ -205,6 +205,7 @@ class AirflowService:
         """`headrace up`: start all components of Airflow, and wait until they are healthy."""
         with self.settings(), pytest.MonkeyPatch.context() as patch:
             patch.chdir(self.here.folder)
+            patch.setenv("AIRFLOW__CORE__EXECUTOR", "CeleryExecutor")  # is refused
             self.told = headrace("up").stdout
             server = airflow_server.running()
             assert server is not None, self.told

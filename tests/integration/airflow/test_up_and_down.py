@@ -33,6 +33,7 @@ def test_up_tells_how_to_log_in_and_keeps_strangers_outside(airflow_service: Air
     assert server.url in airflow_service.told
     assert "SQLite" in airflow_service.told
     assert "its password: headrace password" in airflow_service.told
+    assert "AIRFLOW__CORE__EXECUTOR is not used" in airflow_service.told
     with airflow_service.settings():
         assert f"already up: {server.url}" in headrace("up").stdout
         exported = headrace("env").stdout
