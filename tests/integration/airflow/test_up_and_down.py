@@ -50,8 +50,8 @@ def test_tasks_start_when_the_api_server_listens(airflow_service: AirflowService
 
 
 def test_airflow_forgets_old_runs_of_the_reaper_and_no_others(airflow_service: AirflowService):
-    """Those kept are the newest, so that Airflow goes on from there. One ends in an hour, or when
-    it is marked; the next begins at once.
+    """Those kept are the newest, so that Airflow goes on from there. One ends with its task, in an
+    hour or when that is marked; the next begins at once.
     """
     service = airflow_service
     logs = service.home / "airflow" / "logs" / "tasks" / f"dag_id={REAPER}"
@@ -66,7 +66,7 @@ def test_airflow_forgets_old_runs_of_the_reaper_and_no_others(airflow_service: A
 
     def end_newest() -> None:
         running = wait_until(open_run, 120, "a run of the reaper", poll_s=1)
-        service.api.mark_run(REAPER, running, "success")
+        service.api.mark_task(REAPER, running, "reap", "success")
 
     for num in (1, 2):
         end_newest()
