@@ -36,7 +36,7 @@ BUDGETS = {
     "headrace/steps": 1547,
     "headrace/suites": 4525,
     "headrace/training": 5483,
-    "headrace_airflow": 2661,
+    "headrace_airflow": 2614,
     "headrace_bench": 4829,
     "headrace_ec2": 1977,
     "headrace_foresight": 3916,

@@ -44,12 +44,7 @@ from headrace.suites.trial_policy import (
     summary,
 )
 
-AGAIN = (
-    "Have them run again: `headrace suite retry`, or Retry on the suite's page. Then go on: "
-    "`headrace resume`, or clear the task in Airflow."
-)
-"""What to do after trials have failed or were cancelled."""
-
+AGAIN = "Run them again: headrace suite retry, then headrace resume or clear the task in Airflow."
 _WAIT_S = 0.2
 _LOOK_EVERY_S = 1.0
 _STOP_S = GRACE_S + 5.0
