@@ -124,7 +124,7 @@ def suite_params() -> dict[str, Param]:
         description="Points that a sampler proposes; empty: all combinations, or as the recipe.",
     )
     given = {**train_params(), "trials": trials}
-    given["overrides"].schema["description"] = (
+    given["overrides"].description = (
         "One key=value a line. Several values make trials: model.learning_rate=0.001,0.01 or "
         "seed=range(0,5); intervals need Trials: model.learning_rate=interval(1e-4,1e-1)."
     )

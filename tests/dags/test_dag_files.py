@@ -15,6 +15,7 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.models.dagbag import DagPriorityParsingRequest
 from airflow.sdk.exceptions import ParamValidationError
+from airflow.serialization.serialized_objects import DagSerialization
 from airflow.utils.session import create_session
 from sqlalchemy import delete, select
 
@@ -42,6 +43,12 @@ def test_a_copy_for_a_team_needs_a_name_of_its_own_only(dag_bag, tmp_path):
     (copy,) = found.dags.values()
     assert copy.dag_id == "vision_train"
     assert copy.task_ids == dag_bag.dags["headrace_train"].task_ids
+
+
+@pytest.mark.parametrize("dag_id", sorted(DAG_IDS))
+def test_each_is_stored_and_read_again(dag_bag, dag_id):
+    stored = DagSerialization.to_dict(dag_bag.dags[dag_id])
+    assert DagSerialization.from_dict(stored).params.keys() == dag_bag.dags[dag_id].params.keys()
 
 
 @pytest.mark.parametrize("dag_id", sorted(DAG_IDS))
