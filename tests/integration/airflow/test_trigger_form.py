@@ -170,7 +170,7 @@ def test_a_refusal_is_told_where_the_user_looks(airflow_service: AirflowService,
     _assert_ends_with(service, bad_data, "finish", f"Run {run_id} failed: pack is failed")
     service.assert_books_closed(run_id)
     with service.settings():
-        listed = headrace("runs", "--kind", "all").stdout
+        listed = headrace("runs").stdout + headrace("runs", "--kind", "all").stdout
     assert f"ago to {account()} in Airflow: " in listed
     assert run_id in listed
 

@@ -64,17 +64,18 @@ def test_airflow_forgets_old_runs_of_the_reaper_and_no_others(airflow_service: A
         has_looked = ids and (logs / f"run_id={ids[0]}").exists()
         return ids[0] if has_looked else ""
 
-    def end_newest() -> None:
-        running = wait_until(open_run, 120, "a run of the reaper", poll_s=1)
+    def end_newest() -> datetime:
+        running, at = wait_until(open_run, 120, "a run", poll_s=1), datetime.now(timezone.utc)
         service.api.mark_task(REAPER, running, "reap", "success")
+        return at
 
     for num in (1, 2):
-        end_newest()
+        before = end_newest()
         wait_until(lambda num=num: len(reaped()) >= num, 120, "runs of the reaper", poll_s=1)
     given = service.trigger(overrides=["no_such_key=1"])
     assert service.wait_end(given) == "failed"
     old = reaped()
-    command = clean_command(datetime.now(timezone.utc))
+    command = clean_command(before)
     environment = {**os.environ, **service.server.environment}
     here = service.here.folder  # nothing of it may be imported, which `service.stop` checks
     done = subprocess.run(
