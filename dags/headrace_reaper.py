@@ -4,9 +4,9 @@ Its DAG runs take an hour each: the task looks, and is rescheduled, until the ne
 
 Tasks end their own work. This DAG is for cases in which they cannot: a task was marked failed
 while no triggerer ran, a DAG run timed out or was deleted, a host process was killed, an instance
-of EC2 outlived its lease. It also records such runs as lost. Do not trigger or pause it. Its tag is
-`housekeeping`: the filter `headrace` shows only the other DAGs. Its log has a line for each thing
-that it has ended, and is empty otherwise.
+of EC2 outlived its lease. It also records such runs as lost. Do not trigger, pause or mark it. Its
+tag is `housekeeping`: the filter `headrace` shows only the other DAGs. Its log has a line for each
+thing that it has ended, and is empty otherwise.
 """
 
 from datetime import datetime, timedelta, timezone

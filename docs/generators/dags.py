@@ -1,4 +1,4 @@
-"""Page of the DAGs and operators, from their docstrings; Airflow is not needed."""
+"""Page of the DAGs, from the docstrings of their files; Airflow is not needed."""
 
 from __future__ import annotations
 
@@ -11,40 +11,14 @@ _HEAD = """# DAGs
 
 The same text stands in Airflow's UI. How to start Airflow with these DAGs:
 [Run under Airflow](../how-to/run-under-airflow.md).
-"""
-
-_OPERATORS = """## Operators
-
-For [DAGs of your own](../how-to/build-your-own-dags.md). `**kwargs` are those of Airflow's
-`BaseOperator`. `PackOperator` has the outlet `headrace-datasets`, an asset alias; give
-`outlets=[headrace_airflow.assets.MODELS]` to `FinishRunOperator` to publish models.
+[Operators and assets](python.md#headrace_airflowoperators) for
+[DAGs of your own](../how-to/build-your-own-dags.md).
 """
 
 
 def dags_page(folder: Path) -> str:
-    """The page of all DAG files of a folder, and of the package's operators and assets."""
-    package = folder.parent / "plugins" / "headrace_airflow"
-    files = [package / f"{name}.py" for name in ("run_operators", "operators", "assets")]
-    dags = (_dag(path) for path in sorted(folder.glob("*.py")))
-    return "\n".join([_HEAD, *dags, _OPERATORS, *(_part(path) for path in files)])
-
-
-def _part(path: Path) -> str:
-    module = f"headrace_airflow.{path.stem}"
-    return "\n".join(
-        f"### {module}.{node.name}\n\n`{node.name}({_arguments(node)})`\n\n"
-        f"{ast.get_docstring(node)}\n"
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.ClassDef | ast.FunctionDef)
-        and node.name.endswith(("Operator", "_asset"))
-    )
-
-
-def _arguments(node: ast.ClassDef | ast.FunctionDef) -> str:
-    if isinstance(node, ast.FunctionDef):
-        return ast.unparse(node.args)
-    inits = [each for each in node.body if getattr(each, "name", "") == "__init__"]
-    return ast.unparse(inits[0].args).removeprefix("self, *, ") if inits else "**kwargs: Any"
+    """The page of all DAG files of a folder."""
+    return "\n".join([_HEAD, *(_dag(path) for path in sorted(folder.glob("*.py")))])
 
 
 def _dag(path: Path) -> str:

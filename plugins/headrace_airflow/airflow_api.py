@@ -28,15 +28,14 @@ _KIND = "airflow"
 _MOST_EVENTS = 1000
 _AT_ONCE = 100
 """DAG runs per request."""
+_ACTIVE_DAG_RUN = ["queued", "running"]
 _ENDED_TASK = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 
 
-def dag_runs_are_active(
-    dag_id: str, *run_ids: str, states: Sequence[str] = ("queued", "running")
-) -> bool:
-    """Whether DAG runs exist and all are in these states. Works in tasks and triggers' threads."""
+def dag_runs_are_active(dag_id: str, *run_ids: str) -> bool:
+    """Whether DAG runs exist and none has ended. Works in tasks and, in a thread, in triggers."""
     count = RuntimeTaskInstance.get_dr_count(
-        dag_id=dag_id, run_ids=list(run_ids), states=list(states)
+        dag_id=dag_id, run_ids=list(run_ids), states=_ACTIVE_DAG_RUN
     )
     return int(count) == len(run_ids)
 
@@ -136,18 +135,15 @@ class Owners:
     def ended(self, record: RunRecord) -> StepState | None:
         """Return the state of a run whose DAG run has ended; None if it goes on, or for others.
 
-        A user has deleted a DAG run that does not exist, and has marked one that has succeeded
-        without its task `finish`: the run is cancelled, as by every other way to stop it.
+        A user has deleted a DAG run without tasks: its run is cancelled.
         """
         address = DagRunAddress.parse(record.owner)
         if address is None or record.owner in self._living:
             return None
-        asked = (address.dag_id, address.run_id)
-        if dag_runs_are_active(*asked):
+        if dag_runs_are_active(address.dag_id, address.run_id):
             return None
-        if dag_runs_are_active(*asked, states=["failed"]):
-            return StepState.LOST
-        return None if dag_runs_are_active(*asked) else StepState.CANCELLED  # None: just cleared
+        has_tasks = task_states(address.dag_id, address.run_id)
+        return StepState.LOST if has_tasks else StepState.CANCELLED
 
     def has_left(self, record: RunRecord, step: str) -> bool:
         """Whether the task of a running step has ended; in our DAGs it has the name of the step."""

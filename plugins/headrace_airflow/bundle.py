@@ -1,4 +1,4 @@
-"""headrace's DAGs, and those of a user's folder, as Airflow DAG bundles."""
+"""headrace's own DAGs, as an Airflow DAG bundle."""
 
 from __future__ import annotations
 
@@ -15,22 +15,19 @@ LOOKS_EVERY_S = 5
 
 
 class HeadraceDagBundle(LocalDagBundle):  # type: ignore[misc]
-    """Bundle for Airflow's `dag_bundle_config_list`: headrace's DAGs, or those of a folder.
+    """Bundle for Airflow's `dag_bundle_config_list`; needs no arguments of its own.
 
-    The form of its DAGs offers the existing recipes and sites. When these or the DAG files change,
-    the DAG processor is asked to read the DAGs again at once.
+    The form of its DAGs offers the existing recipes and sites. When these change, the DAG processor
+    is asked to read the DAGs again at once.
     """
 
-    def __init__(
-        self, *, path: str = "", refresh_interval: int = LOOKS_EVERY_S, **kwargs: Any
-    ) -> None:
-        path = path or str(dags_folder())
-        super().__init__(path=path, refresh_interval=refresh_interval, **kwargs)
-        self._offered = self._changed_at()
+    def __init__(self, *, refresh_interval: int = LOOKS_EVERY_S, **kwargs: Any) -> None:
+        super().__init__(path=str(dags_folder()), refresh_interval=refresh_interval, **kwargs)
+        self._offered = _offered()
 
     def refresh(self) -> None:
         """Request a new read if files have changed; called every `refresh_interval` seconds."""
-        offered = self._changed_at()
+        offered = _offered()
         if offered == self._offered:
             return
         self._offered = offered
@@ -39,12 +36,11 @@ class HeadraceDagBundle(LocalDagBundle):  # type: ignore[misc]
         from airflow.utils.session import create_session
 
         with create_session() as session:
-            for file in self.path.rglob("*.py"):
-                place = str(file.relative_to(self.path))
-                session.add(DagPriorityParsingRequest(self.name, place))
+            for file in self.path.glob("headrace_*.py"):
+                session.add(DagPriorityParsingRequest(self.name, file.name))
 
-    def _changed_at(self) -> dict[Path, int]:
-        """Return recipes, sites and DAG files, with their times of change in ns."""
-        files = [file for kind in ("recipes", "sites") for file in available(kind).values()]
-        files += self.path.rglob("*.py")
-        return {file: file.stat().st_mtime_ns for file in files if file.exists()}
+
+def _offered() -> dict[Path, int]:
+    """Return the files of all recipes and sites, with their times of change in ns."""
+    files = [file for kind in ("recipes", "sites") for file in available(kind).values()]
+    return {file: file.stat().st_mtime_ns for file in files if file.exists()}

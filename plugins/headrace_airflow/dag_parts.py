@@ -123,12 +123,12 @@ def suite_params() -> dict[str, Param]:
         title="Trials",
         description="Points that a sampler proposes; empty: all combinations, or as the recipe.",
     )
-    given = params()
-    given["overrides"].schema["description"] = (
+    given = {**train_params(), "trials": trials}
+    given["overrides"].description = (
         "One key=value a line. Several values make trials: model.learning_rate=0.001,0.01 or "
         "seed=range(0,5); intervals need Trials: model.learning_rate=interval(1e-4,1e-1)."
     )
-    return {**train_params(), **given, "trials": trials}
+    return given
 
 
 def overrides_of(params: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Keeps `headrace up` small over weeks: removes Airflow's rows and logs of the reaper.
 
-The reaper has 5,760 DAG runs a day, and Airflow removes none by itself.
+The reaper looks 5,760 times a day, and Airflow removes no row by itself.
 """
 
 from __future__ import annotations

@@ -32,11 +32,7 @@ _MOST_CHARS = 1000
 _JUST_NOW = timedelta(minutes=1)
 
 _NOT_DONE = ("failed", "upstream_failed", "skipped")
-_TO_CLEAR = {
-    **dict.fromkeys(("PrepareRunOperator", "StepOperator", "PackOperator"), _NOT_DONE),
-    "FinishRunOperator": (*_NOT_DONE, "success"),
-}
-"""States of tasks that run again with a cleared task of their DAG run, by operator."""
+_OF_RUNS = {"PrepareRunOperator", "StepOperator", "PackOperator", "FinishRunOperator"}
 
 
 @hookimpl  # type: ignore[untyped-decorator]
@@ -72,7 +68,8 @@ def on_dag_run_running(dag_run: Any) -> None:
     _remove_note(dag_run)
     if (session := object_session(dag_run)) is not None:
         tasks = dag_run.get_task_instances(session=session)
-        left = [ti for ti in tasks if ti.state in _TO_CLEAR.get(ti.operator, ())]
+        left = [ti for ti in tasks if ti.operator in _OF_RUNS and ti.state in _NOT_DONE]
+        left += [ti for ti in tasks if ti.operator == "FinishRunOperator" and ti.state == "success"]
         clear_task_instances(left, session, dag_run_state=False)
 
 

@@ -64,6 +64,11 @@ class StepOperator(RunOperator):
     Airflow's own retries are for faults of Airflow. A task that is cleared while its step runs
     stops that attempt and makes another one. A task that is cleared after its step has succeeded
     collects the same result again: a new DAG run does the work anew.
+
+    Args:
+        step: Name of the step: `pack`, `stage`, `train`, `evaluate`, `suite` or `probe`. Give the
+            task the same name: what a user marks in Airflow is found by it.
+        **kwargs: As of Airflow's `BaseOperator`.
     """
 
     operator_extra_links = (DaskDashboardLink(), RunPageLink())
@@ -213,7 +218,12 @@ def _memory_of(values: Mapping[str, Any]) -> Memory:
 
 
 class PackOperator(StepOperator):
-    """Runs the step that packs, and publishes the dataset as an Airflow asset."""
+    """Runs the step that packs, and publishes the dataset as an Airflow asset.
+
+    Args:
+        step: Name of the step.
+        **kwargs: As of Airflow's `BaseOperator`, without `outlets`: the outlet is `DATASETS`.
+    """
 
     def __init__(self, *, step: str = "pack", **kwargs: Any) -> None:
         super().__init__(step=step, outlets=[DATASETS], **kwargs)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import copy
 import importlib
 import sys
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,9 +49,6 @@ WHY_KEY = "why"
 
 RUN_TAB = "headrace-run"
 """Route of the tab on a DAG run that shows the page of its run."""
-
-LOOKS_EVERY_S, DAG_RUN_S = 15.0, 3600.0
-"""Seconds between two looks of the reaper, and the length of its DAG runs."""
 
 OF_HEADRACE = (ABANDONED, RELEASED)
 """Parts of the reasons of a cancellation that no user requested."""
@@ -140,7 +137,11 @@ class PrepareRunOperator(BaseOperator):  # type: ignore[misc]
 
     All mistakes that can be found early are checked here, before any machine is asked for. What
     the run will be, the resolved recipe and the plan, is in the log and on the tab Rendered
-    Templates.
+    Templates. Its XCom `return_value` is the run's id.
+
+    Args:
+        kind: `train`, `pack`, `suite` or `probe`: the steps that the run has.
+        **kwargs: As of Airflow's `BaseOperator`.
     """
 
     template_fields = ("plan", "resolved_recipe")
@@ -210,6 +211,7 @@ class RunOperator(BaseOperator):  # type: ignore[misc]
 class FinishRunOperator(RunOperator):
     """Records how the run ended, also when it failed, and ends whatever it left behind.
 
+    With `outlets=[MODELS]` of `headrace_airflow.assets` it publishes the model that was trained.
     It fails when the run has, or was stopped: Airflow counts the steps that it skips in a DAG run
     that a user has marked failed as done well. It succeeds if a user has marked a step as success
     instead of waiting for it: the ledger alone says then that the run was cancelled.
@@ -223,9 +225,11 @@ class FinishRunOperator(RunOperator):
             run = open_run(self.run_id)
             end_steps(run, ABANDONED)  # what a user stops takes a moment to end
             address = DagRunAddress.of(context)
-            states = task_states(address.dag_id, address.run_id)
-            by_user = [*_stopped_by_user(run), *_marked(run, states)]
-            undone = _undone(run, states, by_user)
+            tasks = task_states(address.dag_id, address.run_id)
+            steps = [step.name for step in steps_of(run.recipe, run.request.kind)]
+            states = {step: str(tasks.get(step)) for step in steps}
+            by_user = _stopped_by_user(run, states)
+            undone = _undone(states, by_user)
             state = _state(run, undone, by_user)
             finish_run(run, state)
             inform(run.folder, "telemetry", partial(tell_run, run))
@@ -239,26 +243,19 @@ class FinishRunOperator(RunOperator):
         return state.value
 
 
-def _marked(run: Run, states: Mapping[str, str | None]) -> list[str]:
-    """Return the steps without a result whose task a user has marked success."""
-    steps = [step.name for step in steps_of(run.recipe, run.request.kind)]
-    outputs = outputs_of(run.run_id)
-    return [step for step in steps if states.get(step) == "success" and step not in outputs]
-
-
-def _undone(run: Run, states: Mapping[str, str | None], by_user: Collection[str]) -> dict[str, str]:
-    is_marked = any(states.get(step) == "success" for step in by_user)
+def _undone(states: Mapping[str, str], by_user: Collection[str]) -> dict[str, str]:
+    is_marked = any(states[step] == "success" for step in by_user)
     good = ("success", "skipped") if is_marked else ("success",)
-    steps = [step.name for step in steps_of(run.recipe, run.request.kind)]
-    return {step: str(states.get(step)) for step in steps if states.get(step) not in good}
+    return {step: state for step, state in states.items() if state not in good}
 
 
-def _stopped_by_user(run: Run) -> list[str]:
-    """Return the steps whose newest attempt a user stopped, by Airflow or by headrace."""
-    names = [step.name for step in steps_of(run.recipe, run.request.kind)]
-    rows = filter(None, (open_ledger().latest_attempt(run.run_id, name) for name in names))
+def _stopped_by_user(run: Run, states: Mapping[str, str]) -> list[str]:
+    """Return the steps whose newest attempt a user stopped, or whose task has a mark of success."""
+    rows = filter(None, (open_ledger().latest_attempt(run.run_id, step) for step in states))
     cancelled = [row for row in rows if row.state is StepState.CANCELLED]
-    return [row.step for row in cancelled if not any(why in row.message for why in OF_HEADRACE)]
+    stopped = [row.step for row in cancelled if not any(why in row.message for why in OF_HEADRACE)]
+    done = outputs_of(run.run_id)
+    return stopped + [x for x, state in states.items() if state == "success" and x not in done]
 
 
 def _state(run: Run, undone: Collection[str], by_user: Collection[str]) -> StepState:
@@ -284,41 +281,34 @@ class ReapOperator(BaseSensorOperator):  # type: ignore[misc]
     Args:
         on_eta_change: Notifiers of Airflow that are called for each run whose expected end has
             moved far; their templates know it as `change`.
+        **kwargs: As of Airflow's `BaseSensorOperator`.
     """
 
     def __init__(self, *, on_eta_change: Sequence[Notifier] = (), **kwargs: Any) -> None:
-        super().__init__(mode="reschedule", poke_interval=LOOKS_EVERY_S, **kwargs)
+        super().__init__(mode="reschedule", poke_interval=15, **kwargs)
         self.on_eta_change = on_eta_change
 
     def poke(self, context: Context) -> bool:
-        """Look once; return whether the DAG run is old enough to end."""
-        self.reap(context)
-        started_at: float = context["dag_run"].start_date.timestamp()
-        return time.time() - started_at > DAG_RUN_S
-
-    def reap(self, context: Context) -> list[str]:
-        """Return a line for each thing that was ended."""
+        """Look once, and log what was ended; return whether the DAG run is an hour old."""
         owners = Owners(going_on())
-        lines = reap(owners.ended, owners.has_left)
-        for line in lines:
+        for line in reap(owners.ended, owners.has_left):
             self.log.info("%s", line)
         for change in eta_changes() if self.on_eta_change else ():
             for number, notifier in enumerate(self.on_eta_change, 1):
                 # a copy: it keeps what it rendered
                 call = partial(copy.copy(notifier), {**context, "change": change})
                 inform(RunFolder(Path(change.folder)), f"notice {number}", call)
-        return list(lines)
+        started_at = context["dag_run"].start_date
+        return bool(datetime.now(timezone.utc) - started_at > timedelta(hours=1))
 
 
 class CleanOperator(BaseOperator):  # type: ignore[misc]
     """Removes what the `retention` of sites lets go; see `headrace clean`."""
 
-    def execute(self, context: Context) -> list[str]:
-        """Returns a line for each thing that stays although it should go."""
+    def execute(self, context: Context) -> None:
+        """Log what was removed, and why something stays."""
         from headrace.cleanup.clean import carry_out, retention_plan  # imports xxhash
 
         with told_to_airflow(context):
-            done = [*carry_out(retention_plan(), Actor.of("airflow:", ""))]
-        for item in done:
-            self.log.info("%s %s: %s", item.kind, item.name, item.stays or "removed")
-        return [f"{item.name}: {item.stays}" for item in done if item.stays]
+            for item in carry_out(retention_plan(), Actor.of("airflow:", "")):
+                self.log.info("%s %s: %s", item.kind, item.name, item.stays or "removed")

@@ -37,19 +37,15 @@ PARALLELISM = 8
 
 _NUM_TRIED = 100
 _BUNDLE = "headrace_airflow.bundle.HeadraceDagBundle"
-_AUTH_MANAGER = "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager"
-_NEVER = {
-    "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC",
+_OWN_BUNDLE = "airflow.dag_processing.bundles.local.LocalDagBundle"
+_DEFAULTS = {
     "AIRFLOW__API__SSL_CERT",
     "AIRFLOW__API__SSL_KEY",
+    "AIRFLOW__CORE__AUTH_MANAGER",
+    "AIRFLOW__CORE__DAGS_FOLDER",
+    "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC",
 }
 """Variables that have to stay at Airflow's default."""
-_REASONS = {
-    "DATABASE": "Airflow of `headrace up` has a database of its own",
-    "DAG_": "put DAG files into the folder `dags` of headrace's home",
-    "DAGS_FOLDER": "put DAG files into the folder `dags` of headrace's home",
-}
-"""Why a variable is not used, by a part of its name."""
 _HERE = Path(__file__).parent
 
 _LOCK_TIMEOUT_S = 60
@@ -71,22 +67,21 @@ def airflow_settings(folder: Path, port: int, jwt_secret: Path) -> dict[str, str
     `jwt_secret` is a file with the key of the tokens between the components, at least 64 bytes. The
     key itself is in no environment: leases and their work inherit that of a task.
     """
-    return _variables(_preferences()) | _own_settings(folder, port, jwt_secret)
-
-
-def _own_settings(folder: Path, port: int, jwt_secret: Path) -> dict[str, str]:
-    url, own = f"http://127.0.0.1:{port}", {"path": str(own_dags(folder))}
+    url = f"http://127.0.0.1:{port}"
+    own = {"path": str(folder.parent / "dags"), "refresh_interval": 5}
     values = {
         "core": {
             "executor": "headrace_airflow.local_executor.LocalExecutor",
-            "auth_manager": _AUTH_MANAGER,
-            "dags_folder": str(own_dags(folder)),
+            "parallelism": str(PARALLELISM),
+            "load_examples": "False",
             "dags_are_paused_at_creation": "False",
             "simple_auth_manager_all_admins": "False",
             "simple_auth_manager_users": f"{account()}:admin",
             "simple_auth_manager_passwords_file": str(passwords_file(folder)),
             "execution_api_server_url": f"{url}/execution/",
             "hostname_callable": "socket.gethostname",
+            # the form shows a new recipe once the DAG has been stored again
+            "min_serialized_dag_update_interval": "1",
         },
         "database": {
             "sql_alchemy_conn": f"sqlite:///{folder / 'airflow.db'}?timeout={_LOCK_TIMEOUT_S}"
@@ -97,74 +92,48 @@ def _own_settings(folder: Path, port: int, jwt_secret: Path) -> dict[str, str]:
             "dag_bundle_config_list": json.dumps(
                 [
                     {"name": "headrace", "classpath": _BUNDLE, "kwargs": {}},
-                    {"name": "own", "classpath": _BUNDLE, "kwargs": own},
+                    {"name": "own", "classpath": _OWN_BUNDLE, "kwargs": own},
                 ]
             ),
+            "parsing_processes": "2",  # a slow file of a user delays none of headrace's
+            # the bundle requests an earlier look when files have changed
+            "min_file_process_interval": "300",
         },
         "logging": {
             "base_log_folder": str(folder / "logs" / "tasks"),
+            "colored_console_log": "False",
             "worker_log_server_port": _NOBODY_LISTENS,
             "trigger_log_server_port": _NOBODY_LISTENS,
         },
+        "usage_data_collection": {"enabled": "False"},
+        **_recovery(),
     }
-    return _variables(values) | {"AIRFLOW_HOME": str(folder)}
-
-
-def _variables(sections: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     return {
         f"AIRFLOW__{section.upper()}__{name.upper()}": value
-        for section, options in sections.items()
+        for section, options in values.items()
         for name, value in options.items()
-    }
-
-
-def own_dags(folder: Path) -> Path:
-    """Return the folder of a user's own DAGs: beside Airflow's home, in headrace's."""
-    return folder.parent / "dags"
+    } | {"AIRFLOW_HOME": str(folder)}
 
 
 def environment_for(
     asked: Mapping[str, str], settings: Mapping[str, str]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the components' environment, and a line for each variable that is not used.
+    """Return the components' environment, and a line for each of the caller's variables left out.
 
-    Variables of the caller are used, also in place of `_preferences`. Not used are those that
-    `headrace up` sets itself, and their forms `…_CMD` and `…_SECRET`.
+    These are the settings in all forms: `…_CMD` and `…_SECRET` would replace them, too.
     """
-    own = {name: value for name, value in settings.items() if name not in _PREFERRED}
-    options = {name.removesuffix("_CMD") for name in own} | _NEVER
-    refused = {f"{option}{form}" for option in options for form in ("", "_CMD", "_SECRET")}
-    kept = {name: value for name, value in asked.items() if name not in refused}
-    unused = sorted(name for name in asked.keys() & refused if asked[name] != own.get(name))
-    is_ours = asked.get("AIRFLOW_HOME") == own["AIRFLOW_HOME"]  # of `headrace env`
-    lines = tuple(f"{name} is not used: {_reason(name)}" for name in unused if not is_ours)
-    return {**settings, **kept, **own}, lines
+    options = {name.removesuffix("_CMD") for name in settings} | _DEFAULTS
+    ours = {f"{option}{form}" for option in options for form in ("", "_CMD", "_SECRET")}
+    kept = {name: value for name, value in asked.items() if name not in ours}
+    has_ours = asked.get("AIRFLOW_HOME") == settings["AIRFLOW_HOME"]  # of `headrace env`
+    left_out = () if has_ours else sorted(asked.keys() & ours)
+    lines = (f"{name} is not used: `headrace up` has its own value" for name in left_out)
+    return {**kept, **settings}, tuple(lines)
 
 
-def _reason(name: str) -> str:
-    found = (reason for part, reason in _REASONS.items() if part in name)
-    return next(found, "`headrace up` sets it for its port, login and folders")
-
-
-def _preferences() -> dict[str, dict[str, str]]:
-    """Return settings that the caller's environment may replace.
-
-    Most replace a killed component at once; its tasks should not wait long.
-    """
+def _recovery() -> dict[str, dict[str, str]]:
+    """Return settings that replace a killed component at once; its tasks should not wait long."""
     return {
-        "core": {
-            "parallelism": str(PARALLELISM),
-            "load_examples": "False",
-            # the form shows a new recipe once the DAG has been stored again
-            "min_serialized_dag_update_interval": "1",
-        },
-        "dag_processor": {
-            "parsing_processes": "2",  # a slow file of a user delays none of headrace's
-            # the bundle requests an earlier look when files have changed
-            "min_file_process_interval": "300",
-        },
-        "logging": {"colored_console_log": "False"},
-        "usage_data_collection": {"enabled": "False"},
         "scheduler": {
             "scheduler_idle_sleep_time": "0.4",  # a run has ten tasks that wait for it
             "max_dagruns_per_loop_to_schedule": "4",  # so that many waiting runs all progress
@@ -184,9 +153,6 @@ def _preferences() -> dict[str, dict[str, str]]:
             "min_heartbeat_interval": "2",
         },
     }
-
-
-_PREFERRED = frozenset(_variables(_preferences()))
 
 
 def loopback_without_proxy(environment: Mapping[str, str]) -> dict[str, str]:

@@ -46,7 +46,6 @@ from headrace_airflow.service import (
     dags_folder,
     environment_for,
     loopback_without_proxy,
-    own_dags,
     reserve_port,
 )
 
@@ -74,10 +73,9 @@ class Supervisor:
         secret = folder / "jwt_secret"
         if not secret.exists():
             write_text(secret, secrets.token_urlsafe(64))
-        own_dags(folder).mkdir(exist_ok=True)
-        settings = airflow_settings(folder, port, secret)
-        environment, self._notices = environment_for(os.environ, settings)
-        self._settings = {name: environment[name] for name in settings}
+        (folder.parent / "dags").mkdir(exist_ok=True)
+        self._settings = airflow_settings(folder, port, secret)
+        environment, self._notices = environment_for(os.environ, self._settings)
         self._environment = {
             **environment,
             **loopback_without_proxy(os.environ),

@@ -15,6 +15,7 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.models.dagbag import DagPriorityParsingRequest
 from airflow.sdk.exceptions import ParamValidationError
+from airflow.serialization.serialized_objects import DagSerialization
 from airflow.utils.session import create_session
 from sqlalchemy import delete, select
 
@@ -24,7 +25,8 @@ from headrace_airflow.dag_parts import check_choice, check_overrides, check_swee
 from headrace_pages.acts import _split
 
 DAGS = Path(__file__).parents[2] / "dags"
-DAG_IDS = {"headrace_pack", "headrace_probe", "headrace_reaper", "headrace_suite", "headrace_train"}
+DAG_IDS = {f"headrace_{it}" for it in ("clean", "pack", "probe", "reaper", "suite", "train")}
+_HOUSEKEEPING = {"headrace_clean", "headrace_reaper"}
 
 
 def test_all_parse(dag_bag):
@@ -44,11 +46,17 @@ def test_a_copy_for_a_team_needs_a_name_of_its_own_only(dag_bag, tmp_path):
 
 
 @pytest.mark.parametrize("dag_id", sorted(DAG_IDS))
+def test_each_is_stored_and_read_again(dag_bag, dag_id):
+    stored = DagSerialization.to_dict(dag_bag.dags[dag_id])
+    assert DagSerialization.from_dict(stored).params.keys() == dag_bag.dags[dag_id].params.keys()
+
+
+@pytest.mark.parametrize("dag_id", sorted(DAG_IDS))
 def test_each_tells_what_it_is_for(dag_bag, dag_id):
     dag = dag_bag.dags[dag_id]
     assert dag.doc_md
     assert dag.description
-    assert dag.tags == {"housekeeping" if dag_id == "headrace_reaper" else "headrace"}
+    assert dag.tags == {"housekeeping" if dag_id in _HOUSEKEEPING else "headrace"}
     assert not dag.catchup
     assert len(dag.topological_sort()) == len(dag.tasks)  # raises when there is a cycle
 
@@ -74,12 +82,12 @@ def test_tasks_are_the_steps_between_what_makes_the_run_and_what_ends_it(dag_bag
     assert "prepare" in dag.get_task("finish").upstream_task_ids
 
 
-@pytest.mark.parametrize("dag_id", sorted(DAG_IDS - {"headrace_reaper"}))
+@pytest.mark.parametrize("dag_id", sorted(DAG_IDS - _HOUSEKEEPING))
 def test_a_run_that_failed_fails_its_dag_run(dag_bag, dag_id):
     assert dag_bag.dags[dag_id].get_task("finish").on_failure_fail_dagrun
 
 
-@pytest.mark.parametrize("dag_id", sorted(DAG_IDS - {"headrace_reaper"}))
+@pytest.mark.parametrize("dag_id", sorted(DAG_IDS - _HOUSEKEEPING))
 def test_a_step_is_retried_soon_and_never_limited_by_airflow(dag_bag, dag_id):
     """An Airflow time limit would end the task and leave the work (pains 5, 9)."""
     for task in dag_bag.dags[dag_id].tasks:
@@ -249,7 +257,7 @@ def test_parsing_all_dags_imports_nothing_heavy():
     command = [sys.executable, "-c", _PARSE, str(_DAGS)]
     answer = subprocess.run(command, check=True, capture_output=True, text=True)
     seen = json.loads(answer.stdout.splitlines()[-1])
-    assert len(seen["dags"]) == 5
+    assert len(seen["dags"]) == 6
     assert {href.partition("/")[0] for href in seen["pages"]} == {"headrace"}  # behind a base path
     assert _HEAVY.isdisjoint(_packages(seen["all"]))
     own = {name for name in seen["added"] if name.startswith("unusual_prefix_")}  # the DAG files

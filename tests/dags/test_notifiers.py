@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import base64
 import copy
-import socketserver
-import threading
+from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from airflow.configuration import conf
 
 from headrace.files.layout import RunFolder
 from headrace.informing import failures_of
@@ -23,38 +21,20 @@ from headrace_airflow.airflow_api import DagRunAddress
 from headrace_airflow.eta_changes import EtaChange
 from headrace_airflow.run_operators import ReapOperator
 from support.factories import step_spec
+from support.mail_server import mail_server
 from support.runs import attempt_row_of, lease_on_disk, make_run
 
 _PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "run-under-airflow.md"
+_NOW = {"dag_run": SimpleNamespace(start_date=datetime.now(timezone.utc))}
 _DAG_IDS = ("headrace_pack", "headrace_suite", "headrace_train")
-
-
-class _Mailbox(socketserver.StreamRequestHandler):
-    """As much of SMTP as `smtplib` needs; messages go to `server.messages`."""
-
-    def handle(self) -> None:
-        self._say("220 ready")
-        for line in iter(self.rfile.readline, b""):
-            command = line.split()[0].upper()
-            if command == b"DATA":
-                self._say("354 go on")
-                self.server.messages.append(b"".join(iter(self.rfile.readline, b".\r\n")).decode())
-            self._say("221 bye" if command == b"QUIT" else "250 ok")
-
-    def _say(self, line: str) -> None:
-        self.wfile.write(f"{line}\r\n".encode())
 
 
 @pytest.fixture
 def mails(monkeypatch):
     """The mails that arrived at the server of connection `smtp_default`."""
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Mailbox) as server:
-        server.messages = []
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        uri = f"smtp://127.0.0.1:{server.server_address[1]}?disable_ssl=true&disable_tls=true"
-        monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", uri)
-        yield server.messages
-        server.shutdown()
+    with mail_server() as (connection, arrived):
+        monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", connection)
+        yield arrived
 
 
 @pytest.fixture
@@ -78,13 +58,12 @@ def test_the_example_hangs_notifiers_on_the_tasks_that_tell_of_ends(dag_bag, tas
             assert bool(task.on_success_callback) == (is_told and task.task_id == "finish")
     finish = copy.copy(dag_bag.dags["headrace_train"].get_task("finish"))
     task_policy(finish)
+    url = "http://127.0.0.1/dags/headrace_train/runs/manual%201"
     context = {
         "dag": finish.dag,
-        "conf": conf,
-        "run_id": "manual 1",
         "params": {"recipe": "digits", "site": "laptop"},
         "dag_run": SimpleNamespace(triggering_user_name="ann"),
-        "ti": SimpleNamespace(xcom_pull=lambda task: f"run-of-{task}"),
+        "ti": SimpleNamespace(xcom_pull=lambda task: f"run-of-{task}", log_url=f"{url}/tasks/x"),
         "exception": "Run digits-1 failed: train is failed (Cancelled: by bob in Airflow)",
     }
     for callback in (*finish.on_failure_callback, *finish.on_success_callback):
@@ -93,10 +72,8 @@ def test_the_example_hangs_notifiers_on_the_tasks_that_tell_of_ends(dag_bag, tas
     assert "Subject: Failed: digits on laptop, of ann" in failed
     assert "by bob in Airflow" in _text(failed)
     assert "Subject: Done: digits on laptop, of ann" in done
-    page = "/dags/headrace_train/runs/manual%201/plugin/headrace-run"
-    assert _text(done).startswith("Run run-of-prepare: http")
-    assert _text(done).endswith(page)
-    assert _text(failed).endswith(page)
+    assert _text(done) == f"Run run-of-prepare: {url}/plugin/headrace-run"
+    assert _text(failed).endswith(f" {url}/plugin/headrace-run")
 
 
 def _text(mail: str) -> str:
@@ -116,7 +93,7 @@ def test_the_reaper_tells_of_each_end_that_has_moved(
     monkeypatch.setattr(run_operators, "eta_changes", lambda: iter(changes))
     reap = copy.copy(dag_bag.dags["headrace_reaper"].get_task("reap"))
     task_policy(reap)
-    reap.reap({"dag": reap.dag})
+    reap.poke({"dag": reap.dag, **_NOW})
     first, second = mails
     assert "Subject: digits ends at another time" in first
     assert "digits on laptop ends 90 min later than expected" in _text(first)
@@ -135,7 +112,7 @@ def test_a_notice_that_fails_ends_neither_the_reaper_nor_other_notices(tmp_path,
     monkeypatch.setattr(run_operators, "reap", lambda *_: ("a line",))
     monkeypatch.setattr(run_operators, "eta_changes", lambda: iter([change]))
     reap = ReapOperator(task_id="reap", on_eta_change=[failing, sent.append])
-    assert reap.reap({}) == ["a line"]
+    assert not reap.poke(_NOW)
     assert [each["change"] for each in sent] == [change]
     assert failures_of(RunFolder(tmp_path)).last == "notice 1: ConnectionError: the hook is down"
 

@@ -33,6 +33,7 @@ from headrace.steps import mailbox
 from headrace.steps.mailbox import StepStatus
 from support.command_line import headrace
 from support.leftovers import describe, last_will, started_by
+from support.mail_server import mail_server
 from support.poisoned import Poisoned
 from support.s3_servers import aws_settings
 from support.scheduling import shares_airflow
@@ -186,9 +187,12 @@ class AirflowService:
 
     Args:
         home: Home of headrace that it works in.
+        connection: Connection of its notifiers to a mail server.
+        mails: What that server has received.
     """
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, connection: str, mails: list[str]) -> None:
+        self._connection, self.mails = connection, mails
         self.home = home
         """Value of `$HEADRACE_HOME` of everything that belongs to this service."""
         self.here = Poisoned(home.with_name(f"{home.name}-here"))
@@ -201,6 +205,7 @@ class AirflowService:
         """`headrace up`: start all components of Airflow, and wait until they are healthy."""
         with self.settings(), pytest.MonkeyPatch.context() as patch:
             patch.chdir(self.here.folder)
+            patch.setenv("AIRFLOW__CORE__EXECUTOR", "CeleryExecutor")  # is refused
             self.told = headrace("up").stdout
             server = airflow_server.running()
             assert server is not None, self.told
@@ -237,6 +242,7 @@ class AirflowService:
             for name in (*_OWN_SETTINGS, *inherited):
                 patch.delenv(name, raising=False)
             patch.setenv("HEADRACE_HOME", str(self.home))
+            patch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", self._connection)
             patch.setenv("HEADRACE_TRAIN_SCHEDULE", ARRIVALS)
             patch.setenv("HEADRACE_DEFAULT_RECIPE", ARRIVALS)
             patch.setenv("HEADRACE_DEFAULT_SITE", SITE)
@@ -464,8 +470,9 @@ _UP = pytest.StashKey[ExitStack]()
 
 @contextmanager
 def _up(home: Path) -> Iterator[AirflowService]:
-    with last_will(_DOWN, {**os.environ, "HEADRACE_HOME": str(home)}):
-        service = AirflowService(home)
+    will = last_will(_DOWN, {**os.environ, "HEADRACE_HOME": str(home)})
+    with mail_server() as (connection, mails), will:
+        service = AirflowService(home, connection, mails)
         yield service
     service.stop()
 

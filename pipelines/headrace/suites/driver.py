@@ -44,6 +44,7 @@ from headrace.suites.trial_policy import (
     summary,
 )
 
+AGAIN = "Run them again: headrace suite retry, then headrace resume or clear the task in Airflow."
 _WAIT_S = 0.2
 _LOOK_EVERY_S = 1.0
 _STOP_S = GRACE_S + 5.0
@@ -124,8 +125,7 @@ class Driver:
             raise SuiteFailedError(
                 f"{suite_state.num_failed} trials have failed; suite.stop_after_failures is "
                 f"{self._spec.stop_after_failures}; {suite_state.commonest_failure}",
-                "Correct the cause, have them run again by `headrace suite retry`, and go on by "
-                "`headrace resume`.",
+                f"Correct the cause. {AGAIN}",
             )
         return self._source.is_exhausted and suite_state.num_ended == len(suite_state.rows)
 

@@ -30,7 +30,7 @@ from headrace.steps.context import StepContext
 from headrace.steps.history import read_history
 from headrace.steps.mailbox import StepResult, StepSpec
 from headrace.steps.run import refused, run_step
-from headrace.suites.driver import Driver, Work
+from headrace.suites.driver import AGAIN, Driver, Work
 from headrace.suites.event_log import Journal
 from headrace.suites.node_slots import SHARED_GPUS, capacity, gpus_at, part_of
 from headrace.suites.points import PointSource, trial_recipe
@@ -94,12 +94,11 @@ def _outputs(suite_state: SuiteState) -> dict[str, Any]:
     num_cancelled = counts.get(StepState.CANCELLED.value, 0)
     if num_cancelled and (suite_state.is_cancelled or len(counts) == 1):
         what = f"{num_cancelled} of {len(suite_state.rows)} trials were cancelled"
-        raise StepCancelledError(what, "Have them run: headrace suite retry, headrace resume.")
+        raise StepCancelledError(what, AGAIN)
     if suite_state.rows and not counts.keys() - _USELESS:
         raise SuiteFailedError(
             f"All {suite_state.num_failed} trials have failed; {suite_state.commonest_failure}",
-            "See them all: headrace suite show. When the cause is corrected, have them run again "
-            "by `headrace suite retry`.",
+            f"See them all: headrace suite show. Correct the cause. {AGAIN}",
         )
     best = suite_state.shown_best
     found = {"best": best.trial.number, "best_value": best.objectives[0]} if best else {}

@@ -85,8 +85,8 @@ def test_a_suite_is_paused_added_to_and_cancelled(
     _press(page, "Cancel trials")
     for trial, state in enumerate(("succeeded", "cancelled", "cancelled"), 1):
         _state(page, trial, state)
-    assert airflow_service.wait_end(dag_run, dag_id=_SUITE) == "success"
-    expect(page.locator(".state.big")).to_have_text("succeeded")
+    assert airflow_service.wait_end(dag_run, dag_id=_SUITE) == "failed"
+    expect(page.locator(".state.big")).to_have_text("cancelled")
     airflow_service.assert_books_closed(run_id)
     _noted(page, "op", ["cancel", "resume", "retry", "cancel", "add", "pause"])
     _noted(page, airflow_service.login.user, ["start"])

@@ -31,7 +31,7 @@ _MEANT_FOR = {
     DAG_ID: "pack if needed, stage, train, evaluate",
     PACK_DAG_ID: "Pack raw samples into a dataset of HDF5 shards",
     "headrace_suite": "many trials of one recipe, packed once, on one lease",
-    "headrace_reaper": "Do not trigger or pause it",
+    "headrace_reaper": "Do not trigger, pause or mark it",
 }
 """Words of the documentation that the web UI shows of each DAG."""
 _GENEROUS_MS = 120_000.0
@@ -170,7 +170,7 @@ def test_a_refusal_is_told_where_the_user_looks(airflow_service: AirflowService,
     _assert_ends_with(service, bad_data, "finish", f"Run {run_id} failed: pack is failed")
     service.assert_books_closed(run_id)
     with service.settings():
-        listed = headrace("runs").stdout
+        listed = headrace("runs").stdout + headrace("runs", "--kind", "all").stdout
     assert f"ago to {account()} in Airflow: " in listed
     assert run_id in listed
 

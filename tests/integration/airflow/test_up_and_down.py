@@ -33,6 +33,7 @@ def test_up_tells_how_to_log_in_and_keeps_strangers_outside(airflow_service: Air
     assert server.url in airflow_service.told
     assert "SQLite" in airflow_service.told
     assert "its password: headrace password" in airflow_service.told
+    assert "AIRFLOW__CORE__EXECUTOR is not used" in airflow_service.told
     with airflow_service.settings():
         assert f"already up: {server.url}" in headrace("up").stdout
         exported = headrace("env").stdout
@@ -49,8 +50,8 @@ def test_tasks_start_when_the_api_server_listens(airflow_service: AirflowService
 
 
 def test_airflow_forgets_old_runs_of_the_reaper_and_no_others(airflow_service: AirflowService):
-    """Those kept are the newest, so that Airflow goes on from there. One ends in an hour, or when
-    it is marked; the next begins at once.
+    """Those kept are the newest, so that Airflow goes on from there. One ends with its task, in an
+    hour or when that is marked; the next begins at once.
     """
     service = airflow_service
     logs = service.home / "airflow" / "logs" / "tasks" / f"dag_id={REAPER}"
@@ -63,17 +64,18 @@ def test_airflow_forgets_old_runs_of_the_reaper_and_no_others(airflow_service: A
         has_looked = ids and (logs / f"run_id={ids[0]}").exists()
         return ids[0] if has_looked else ""
 
-    def end_newest() -> None:
-        running = wait_until(open_run, 120, "a run of the reaper", poll_s=1)
-        service.api.mark_run(REAPER, running, "success")
+    def end_newest() -> datetime:
+        running, at = wait_until(open_run, 120, "a run", poll_s=1), datetime.now(timezone.utc)
+        service.api.mark_task(REAPER, running, "reap", "success")
+        return at
 
     for num in (1, 2):
-        end_newest()
+        before = end_newest()
         wait_until(lambda num=num: len(reaped()) >= num, 120, "runs of the reaper", poll_s=1)
     given = service.trigger(overrides=["no_such_key=1"])
     assert service.wait_end(given) == "failed"
     old = reaped()
-    command = clean_command(datetime.now(timezone.utc))
+    command = clean_command(before)
     environment = {**os.environ, **service.server.environment}
     here = service.here.folder  # nothing of it may be imported, which `service.stop` checks
     done = subprocess.run(

@@ -20,7 +20,8 @@ from headrace.states import StepState
 from headrace.steps import mailbox
 from headrace_airflow.airflow_api import STOPPED
 from support import job_processes
-from support.airflow_service import DAG_ID, AirflowService
+from support.airflow_service import DAG_ID, OWN_DATA, AirflowService
+from support.command_line import headrace
 from support.held_training import HOLD_AT, STOPPED_WITHIN_S, HeldTraining, standing_still
 from support.secret_sweep import check_only_in, digest_of, files_with
 from support.training import weights_here
@@ -130,6 +131,38 @@ def test_what_no_triggerer_hears_stops_all_the_same(airflow_service: AirflowServ
         deleted.wait_run(StepState.CANCELLED)
     assert marked.states() == [StepState.CANCELLED]
     assert deleted.states() == [StepState.CANCELLED]
+
+
+def test_each_way_to_stop_a_run_gives_one_state(airflow_service: AirflowService):
+    """The run is *cancelled*; the DAG run goes on only where a user has marked it success. The
+    test above deletes one.
+    """
+    service, api = airflow_service, airflow_service.api
+
+    def command(_: str, run_id: str) -> None:
+        with service.settings():
+            headrace("cancel", run_id)
+
+    doors: dict[str, tuple[Callable[[str, str], None], str]] = {
+        "command": (command, "failed"),
+        "page": (lambda _, run_id: api.act("cancel", id=run_id), "failed"),
+        "task failed": (lambda run, _: api.mark_task(DAG_ID, run, "train", "failed"), "failed"),
+        "task success": (lambda run, _: api.mark_task(DAG_ID, run, "train", "success"), "success"),
+        "DAG run failed": (lambda run, _: api.mark_run(DAG_ID, run, "failed"), "failed"),
+        "DAG run success": (lambda run, _: api.mark_run(DAG_ID, run, "success"), "success"),
+    }
+    held = {
+        door: service.trigger(OWN_DATA, overrides=["train.function.fate=hold"]) for door in doors
+    }
+    runs = {door: service.wait_for_run(dag_run) for door, dag_run in held.items()}
+    for dag_run in held.values():
+        service.wait_task(dag_run, "train", "deferred")
+    for door, (act, _) in doors.items():
+        act(held[door], runs[door])
+    for door, (_, state) in doors.items():
+        assert service.wait_end(held[door]) == state, door
+        assert service.ledger.run(runs[door]).state is StepState.CANCELLED, door
+        service.assert_books_closed(runs[door])
 
 
 def _overlaps(service: AirflowService, training: HeldTraining) -> list[tuple[str, str]]:
