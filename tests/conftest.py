@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import settings
 
 from headrace.processes.identity import end_processes
 from headrace.processes.zygote import zygotes
@@ -83,6 +84,9 @@ _MARK = uuid.uuid4().hex
 
 _GRACE_S = 60.0
 """No process of headrace may live longer than this after its work has ended."""
+
+settings.register_profile("untimed", settings(), deadline=None)
+settings.load_profile("untimed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

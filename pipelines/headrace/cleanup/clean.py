@@ -83,7 +83,8 @@ def make_plan(rule: RetentionRule, site: str = "", named: Collection[str] = ()) 
 
 def _is_old(row: RunRecord, rule: RetentionRule, site: str) -> bool:
     is_old = (row.finished_at or time.time()) <= time.time() - (rule.older_than or 0.0)
-    return is_old and rule.selects_runs and site in ("", row.site_name)
+    selects_runs = bool(rule.model_dump(exclude={"unreferenced"}, exclude_defaults=True))
+    return is_old and selects_runs and site in ("", row.site_name)
 
 
 def _why_kept(row: RunRecord, rule: RetentionRule, *, is_named: bool) -> str:

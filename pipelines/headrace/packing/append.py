@@ -44,7 +44,7 @@ class Base:
     packed: tuple[PackedShard, ...]
 
     def compared(self, listing: SourceListing, *, keeps: bool) -> SourceListing:
-        """Return a listing with the places of its samples in the dataset, if it has any."""
+        """Return a listing with the places of its samples in the dataset, if it has any of them."""
         packed = pa.chunked_array([plan.samples.paths for plan in self.planned])
         places = [(plan.split, plan.fold) for plan in self.planned]
         earlier = tuple(dict.fromkeys(places))
@@ -167,7 +167,7 @@ def extending(base: Base, listing: SourceListing) -> SourceListing:
             f"{shown(changed)}",
             "Shards that are there do not change; pack without pack.append.",
         )
-    return base.compared(listing, keeps=True)
+    return replace(base.compared(listing, keeps=True), appends=True)
 
 
 def _as_table(samples: SampleTable) -> Any:

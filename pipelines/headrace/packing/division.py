@@ -48,6 +48,8 @@ class SourceListing:
     each sample's, null for a new sample."""
     keeps: bool = False
     """Whether samples stay in their earlier splits and folds."""
+    appends: bool = False
+    """Whether only new samples are packed, so that splits without one may be empty."""
 
     @property
     def earlier_index(self) -> NDArray[np.int64]:
@@ -140,11 +142,7 @@ def _pairs(names: Sequence[str], alike: Callable[[str], str]) -> Iterator[tuple[
 
 
 def split_samples(
-    dataset: DatasetSpec,
-    listing: SourceListing,
-    order: NDArray[np.uint64],
-    *,
-    may_be_empty: bool = False,
+    dataset: DatasetSpec, listing: SourceListing, order: NDArray[np.uint64]
 ) -> dict[str, Indices]:
     """Indices of the samples of each split, in the order of the shards.
 
@@ -156,7 +154,7 @@ def split_samples(
     earlier = [split for split, _ in listing.earlier]
     splits = _assign(dataset, listing, dataset.splits, order, earlier)
     for name, share in dataset.splits.items():
-        if share > 0 and not len(splits[name]) and not may_be_empty:
+        if share > 0 and not len(splits[name]) and not listing.appends:
             raise RecipeError(
                 f"Split '{name}' would be empty: {len(samples)} samples at a share of {share:g}",
                 _more(samples, "Raise its share in dataset.splits"),
@@ -235,8 +233,6 @@ def folds_of(
     split: str,
     indices: Indices,
     order: NDArray[np.uint64],
-    *,
-    may_be_empty: bool = False,
 ) -> Iterator[tuple[int | None, Indices]]:
     """The folds of a split with their numbers; the whole split, when it has none."""
     if dataset.folds is None or split != TRAIN:
@@ -246,7 +242,7 @@ def folds_of(
     chosen = replace(listing, samples=listing.samples.take(indices))
     earlier = [str(fold) for _, fold in listing.earlier]
     for name, part in _assign(dataset, chosen, shares, order[indices], earlier).items():
-        if not len(part) and not may_be_empty:
+        if not len(part) and not listing.appends:
             raise RecipeError(
                 f"Fold {name} of {dataset.folds} would be empty: split '{split}' has "
                 f"{len(indices):,} samples",
@@ -259,10 +255,8 @@ Division = Sequence[tuple[str, int | None, Indices]]
 """Splits, folds and the samples in them."""
 
 
-def compared(
-    listing: SourceListing, division: Division, *, appends: bool
-) -> tuple[Division, list[str]]:
-    """Return a division, with `appends` without earlier samples, and what became of these.
+def compared(listing: SourceListing, division: Division) -> tuple[Division, list[str]]:
+    """Return a division, if samples are appended without earlier ones, and what became of these.
 
     Raises:
         DataError: Samples are appended, but an earlier one has another split or fold.
@@ -272,7 +266,7 @@ def compared(
         if (split, fold) in listing.earlier:
             now[part] = listing.earlier.index((split, fold))
     moved, num_earlier = np.flatnonzero((was >= 0) & (was != now)), int((was >= 0).sum())
-    if not appends:
+    if not listing.appends:
         what = f"{len(moved):,} of {num_earlier:,} samples changed their split or fold"
         what = what if len(moved) else f"{num_earlier:,} samples stay in their splits"
         return division, [f"{what}, compared with an earlier dataset"] if num_earlier else []

@@ -227,20 +227,20 @@ def make_plan(
     first: FirstNumbers | None = None,
     key: str | None = None,
 ) -> PackPlan:
-    """Lay out splits and shards; with `first` only those of new samples.
+    """Lay out splits and shards; if samples are appended, only those of new ones, from `first` on.
 
     Raises:
         RecipeError: A split or fold would be empty.
         DataError: Samples are appended, but earlier ones cannot stay in their splits.
     """
-    order, appends = ranks(listing.samples.iter_paths(), dataset.split_seed), first is not None
-    splits = split_samples(dataset, listing, order, may_be_empty=appends)
+    order = ranks(listing.samples.iter_paths(), dataset.split_seed)
+    splits = split_samples(dataset, listing, order)
     division: Division = [
         (split, *fold)
         for split, indices in splits.items()
-        for fold in folds_of(dataset, listing, split, indices, order, may_be_empty=appends)
+        for fold in folds_of(dataset, listing, split, indices, order)
     ]
-    division, notes = compared(listing, division, appends=appends)
+    division, notes = compared(listing, division)
     first = first or FirstNumbers()
     counted = {TRAIN: splits[TRAIN]} if len(splits.get(TRAIN, ())) else splits
     every = _every(pack, rules, sum(map(len, counted.values())), first.every)

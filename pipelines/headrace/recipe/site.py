@@ -339,11 +339,6 @@ class RetentionRule(Settings):
     unreferenced: bool = False
     """Datasets that no run refers to go, however old."""
 
-    @property
-    def selects_runs(self) -> bool:
-        """Whether ended runs may go."""
-        return bool(self.model_dump(exclude={"unreferenced"}, exclude_defaults=True))
-
 
 class Site(Settings):
     """One site: roles, storage tiers, limits and what recipes may import."""

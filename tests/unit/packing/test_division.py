@@ -88,6 +88,7 @@ def test_splits_do_not_depend_on_the_order_of_their_names_in_the_recipe(
     listing = SourceListing(
         source="source",
         samples=with_classes(table_of(files, map(str, labels), **groups)),
+        appends=True,
     )
     shares = {"train": 0.4, "val": 0.2, "test": 0.2, "a": 0.1, "z": 0.1}
     given, wanted = (
@@ -96,8 +97,8 @@ def test_splits_do_not_depend_on_the_order_of_their_names_in_the_recipe(
     )
     assert given.model_dump_json() == wanted.model_dump_json()
     order = ranks(files, 0)
-    found = split_samples(given, listing, order, may_be_empty=True)
-    right = split_samples(wanted, listing, order, may_be_empty=True)
+    found = split_samples(given, listing, order)
+    right = split_samples(wanted, listing, order)
     assert list(found) == list(right) == ["train", "val", "test", "a", "z"]
     assert all(np.array_equal(found[name], right[name]) for name in right)
 

@@ -105,12 +105,6 @@ REFUSED: list[tuple[Part, str, str]] = [
     ),
     ({"dataset.source": "s3://b/rows.tar.gz"}, "is a file, not a folder", "gunzip"),
     # what cannot grow
-    (
-        {"pack.append": True, "dataset.folds": 2, "dataset.splits": {"train": 1.0}},
-        "the dataset has folds",
-        "without pack.append",
-    ),
-    ({"pack.append": True, "dataset.group_field": "y"}, "the dataset has groups", "pack.append"),
 ]
 
 TAKEN: list[Part] = [
