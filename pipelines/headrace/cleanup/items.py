@@ -39,7 +39,7 @@ class FileKind(NamedTuple):
 
 KINDS = {
     "dataset": FileKind("site", "datasets/*", "unused"),
-    "staged copy": FileKind("tier", "datasets/*", "old"),
+    "staged copy": FileKind("tier", "datasets/*", "idle"),
     "lease": FileKind("site", "leases/.*.partial", "old"),  # left by removals; others are of runs
     "image": FileKind("site", "images/*", "idle"),
     "environment": FileKind("home", "environments/*", "idle"),

@@ -339,7 +339,7 @@ def test_caches_go_when_they_are_old_and_no_run_is_open(headrace_home: Path, tmp
     assert {str(each) for each in made} <= names(measure())
     assert going(RetentionRule(older_than=3600.0)) == []
     run = make_run()
-    assert names(going()) == {str(made[-1])}
+    assert going() == []  # it may need a copy again that no process uses now
     open_ledger().finish_run(run.run_id, StepState.SUCCEEDED, time.time())
     cleaned()
     assert not any(each.exists() for each in made)
