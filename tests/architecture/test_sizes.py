@@ -39,7 +39,7 @@ BUDGETS = {
     "headrace_airflow": 2661,
     "headrace_bench": 4829,
     "headrace_ec2": 1977,
-    "headrace_foresight": 3911,
+    "headrace_foresight": 3916,
     "headrace_pages": 1782,
     "headrace_probes": 2209,
     "headrace_queues": 802,
