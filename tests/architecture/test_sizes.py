@@ -13,7 +13,7 @@ BUDGETS = {
     "headrace/batch": 2471,
     "headrace/checkpoints": 953,
     "headrace/cleanup": 399,
-    "headrace/cli": 5314,
+    "headrace/cli": 5317,
     "headrace/clusters": 6173,
     "headrace/data": 3077,
     "headrace/evaluation": 3021,

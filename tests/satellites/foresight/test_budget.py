@@ -356,7 +356,7 @@ def test_a_suite_over_its_budget_is_paused_and_its_lease_ends_with_its_last_tria
     run, folder = _open_lease("gpu")
     suite = SuiteSpec(budget=1000.0, seeds=2)
     run = replace(run, recipe=run.recipe.model_copy(update={"suite": suite}))
-    run.folder.source.write_text("{}")
+    open_ledger().change_run(run.run_id, kind="suite")
     machines.append(_instance(2000.0))
     running = RunningTrial(number=1, name="a", attempt=1, node="node-0", started_at=1.0)
     write_record(run.folder.summary, SuiteSummary(total=2, running=(running,)))
