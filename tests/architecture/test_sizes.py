@@ -28,7 +28,7 @@ BUDGETS = {
     "headrace/processes": 1365,
     "headrace/recipe": 6301,
     "headrace/report": 122,
-    "headrace/runs": 4032,
+    "headrace/runs": 4037,
     "headrace/shards": 2795,
     "headrace/site_check": 664,
     "headrace/staging": 1951,
