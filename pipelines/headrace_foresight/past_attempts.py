@@ -19,7 +19,7 @@ from headrace.files.lines import read_last_line
 from headrace.files.sharing import open_to_read
 from headrace.ledger.database import default_url, grouped
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.rows import AttemptRecord
+from headrace.ledger.rows import AttemptRecord, RunRecord
 from headrace.recipe.fence import absolute
 from headrace.recipe.gang_size import gang_size
 from headrace.recipe.recipe import Recipe
@@ -121,10 +121,15 @@ def earlier(recipe: Recipe, site: Site, role_name: str) -> tuple[PastAttempt, ..
     rows = open_ledger().past_attempts(recipe.name, site.name, role_name, limit=_NUM_ATTEMPTS)
     by_run = grouped((row.run_id, row) for row in rows)
     found: list[PastAttempt] = []
-    for run in reversed(open_ledger().runs_of(list(by_run)[:_NUM_RUNS])):
+    for run in reversed(runs_of(list(by_run)[:_NUM_RUNS])):
         with suppress(StepError):
             found += _of_run(run_of_record(run), role_name, by_run[run.run_id])
     return tuple(found)
+
+
+def runs_of(run_ids: Sequence[str]) -> tuple[RunRecord, ...]:
+    """Return runs by their ids, the newest first; without any no ledger is opened."""
+    return open_ledger().runs_of(run_ids) if run_ids else ()
 
 
 def has_ledger() -> bool:

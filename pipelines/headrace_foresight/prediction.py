@@ -12,7 +12,6 @@ from headrace.checkpoints.files import newest_step
 from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder
 from headrace.ledger.database import grouped
-from headrace.ledger.ledger import open_ledger
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.runs.planned_steps import PlannedStep, steps_of
@@ -28,6 +27,7 @@ from headrace_foresight.past_attempts import (
     features_for,
     known_of,
     past_of,
+    runs_of,
     slots,
     usual,
 )
@@ -178,7 +178,7 @@ def _between(steps: Sequence[PlannedStep], taken: Sequence[PastAttempt]) -> Pred
     whole = usual([one for one in taken if not one.is_trial], taken)
     by_run = grouped((one.run_id, one) for one in whole)
     known: list[tuple[Features, float]] = []
-    for run in reversed(open_ledger().runs_of(by_run)):
+    for run in reversed(runs_of(list(by_run))):
         mine = by_run[run.run_id]
         is_plain = all(one.attempts == 1 for one in mine)
         is_whole = is_plain and {one.kind for one in mine} == {step.kind for step in steps}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -38,17 +39,21 @@ def runs(incomplete: str) -> list[str]:
 
 def suites(incomplete: str) -> list[str]:
     """Return ids of suites, the newest first."""
-    return _beginning(incomplete, _newest("suite"))
+    from headrace.files.atomic import is_there
+    from headrace.files.layout import RunFolder
+
+    found = {run_id: RunFolder(Path(folder)) for run_id, folder in _newest().items()}
+    return _beginning(incomplete, (run_id for run_id in found if is_there(found[run_id].source)))
 
 
-def _newest(*kinds: str) -> list[str]:
+def _newest() -> dict[str, str]:
     from headrace.ledger.newest import newest_runs
 
     os.environ.setdefault("PGCONNECT_TIMEOUT", "2")
     try:
-        return newest_runs(_MOST, *kinds)
+        return newest_runs(_MOST)
     except LedgerError:  # completion stays silent: the command itself reports it
-        return []
+        return {}
 
 
 def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:

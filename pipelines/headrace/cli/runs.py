@@ -109,9 +109,12 @@ def request_of(recipe: str, overrides: Sequence[str] | None, site: str, **more: 
     return RunRequest.model_validate({**given, **own})
 
 
-def carry_out(job: Run, leaving: Detaching, *, as_json: bool, to_stderr: bool = False) -> None:
+def carry_out(
+    job: Run, leaving: Detaching | None = None, *, as_json: bool, to_stderr: bool = False
+) -> None:
     """Do a run in this process, show its progress, and exit with code 1 if it did not succeed."""
-    leaving.leave(job, as_json=as_json)
+    if leaving is not None:
+        leaving.leave(job, as_json=as_json)
     outlive_terminal()
     console = open_console(stderr=as_json or to_stderr)
     with Watching(job.run_id, console, job.folder) as tick:

@@ -10,8 +10,8 @@ from headrace.ledger.database import Database, default_url
 from headrace.ledger.rows import RunRecord
 
 
-def newest_runs(limit: int, *kinds: str) -> list[str]:
-    """Return the ids of the newest runs, of some kinds or all; empty without a ledger.
+def newest_runs(limit: int) -> dict[str, str]:
+    """Return folders of the newest runs by id, the newest first; empty without a ledger.
 
     Raises:
         LedgerError: The ledger cannot be read.
@@ -19,7 +19,7 @@ def newest_runs(limit: int, *kinds: str) -> list[str]:
     database, url = Database(default_url()), make_url(default_url())
     is_file = url.get_backend_name() == "sqlite"
     if is_file and not Path(url.database or "").expanduser().exists():
-        return []
-    query = select(RunRecord.run_id).order_by(RunRecord.created_at.desc()).limit(limit)
+        return {}
+    query = select(RunRecord.run_id, RunRecord.folder).order_by(RunRecord.created_at.desc())
     with database.read() as session:
-        return [*session.scalars(query.where(RunRecord.kind.in_(kinds)) if kinds else query)]
+        return {row.run_id: row.folder for row in session.execute(query.limit(limit))}

@@ -14,7 +14,6 @@ from headrace.ledger.rows import RunRecord
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.runs.on_disk import check_there
 from headrace.runs.suites import is_suite, sought_by
-from headrace.runs.trials import note_trials
 from headrace.suites.records import FOLD
 
 logger = logging.getLogger(__name__)
@@ -56,7 +55,7 @@ def named(name: str | None = None) -> Named:
     if not is_suite(record) or not re.fullmatch("[0-9]{1,9}", number):
         what = f"Run {record.run_id} has no trial '{number}'"
         raise UnknownNameError(what, f"Look at it: headrace status {record.run_id}")
-    note_trials(RunFolder(Path(record.folder)))
+    _enter_trials(RunFolder(Path(record.folder)))
     return Named(record=record, trial=open_ledger().trial(record.run_id, int(number)))
 
 
@@ -97,10 +96,16 @@ def shown_by(name: str) -> Named:
     found = named(name)
     if found.trial or not is_suite(found.record):
         return found
-    note_trials(found.folder)
+    _enter_trials(found.folder)
     modes = (each.mode for each in sought_by(found.folder).objectives)
     trial = open_ledger().best_trial(found.name, *modes)
     return found if trial is None or FOLD in trial.values else replace(found, trial=trial)
+
+
+def _enter_trials(suite: RunFolder) -> None:
+    from headrace.runs.trials import note_trials  # lists of runs do without it
+
+    note_trials(suite)
 
 
 def _best(suite: Named) -> Named:
