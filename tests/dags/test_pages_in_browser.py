@@ -156,6 +156,8 @@ def test_a_running_step_has_one_throughput_one_time_left_and_a_solid_bar(page: P
     assert "/s" not in page.get_by_role("list", name="Steps").inner_text()
     expect(page.locator(".track .ran.tone-active")).to_have_text("running")
     ran, waited = (page.locator(f".track .{kind}").bounding_box() for kind in ("ran", "waited"))
+    lane = page.locator(".track").first.bounding_box()
+    assert ran["x"] >= lane["x"] - 1, "a step whose node's clock is behind begins in the picture"
     assert ran["width"] > 10 * (waited["width"] if waited else 0)
     expect(page.locator(".timeline .legend")).to_contain_text("waited")
     visit("")

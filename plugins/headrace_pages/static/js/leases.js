@@ -37,12 +37,12 @@ function Waits({ row, now }) {
 }
 
 const columnsOf = (now, canAct, refresh) => [
-  { id: "lease", title: "Lease", lead: true, width: "36%", value: (row) => row.lease_id, cell: (row) => html`<${Name} row=${row} />` },
+  { id: "lease", title: "Lease", lead: true, width: "24%", value: (row) => row.lease_id, cell: (row) => html`<${Name} row=${row} />` },
   { id: "state", title: "State", value: (row) => row.state, cell: (row) => html`<${State} of=${row.state} />` },
   { id: "kind", title: "Kind", value: (row) => row.kind, cell: (row) => html`<span class="stack"><span>${words(row.kind)}</span><span class="muted small">${row.role}</span></span>` },
   { id: "site", title: "Site", value: (row) => row.site, cell: (row) => html`<span class="stack"><span>${row.site}</span><span class="muted small">${row.backend}</span></span>` },
   { id: "nodes", title: "Nodes", width: "120px", value: (row) => row.nodes_here, cell: (row) => html`<${Nodes} row=${row} />` },
-  { id: "waits", title: "Waits for, or why it ended", wide: true, width: "24%", cell: (row) => Waits({ row, now }) },
+  { id: "waits", title: "Waits for, or why it ended", wide: true, width: "36%", cell: (row) => Waits({ row, now }) },
   { id: "usd", title: "Per hour", numeric: true, value: (row) => row.usd_per_hour, cell: (row) => (isOpen(row) ? dollars(row.usd_per_hour) : null) },
   { id: "held", title: "Held", numeric: true, value: (row) => heldOf(row, now), cell: (row) => duration(heldOf(row, now)) },
   { id: "since", title: "Requested", numeric: true, value: (row) => row.created_at, cell: (row) => html`<${Time} at=${row.created_at} now=${now} />` },

@@ -27,6 +27,8 @@ export const Nodes = ({ use }) => html`<ul class="nodes">${use.nodes.map((node) 
 
 const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800, 604800];
 
+const LAST = 0.1; // of the time, at its end: a name of a moment there would be cut
+
 /** Round moments between two, about five of them. */
 function ticks(from, to) {
   const every = STEPS_S.find((step) => (to - from) / step <= 6) ?? (to - from) / 5;
@@ -63,7 +65,7 @@ export function Timeline({ attempts, now }) {
         </span>`;
       })}
     </div></div>`)}
-    <div class="lane axis"><span class="name"></span><div class="track">${found.map((at) => html`<span key=${at} class="mark number" style=${{ left: share(at) }}>${clock(at, every, now)}</span>`)}</div></div>
+    <div class="lane axis"><span class="name"></span><div class="track">${found.filter((at) => at < to - LAST * (to - from)).map((at) => html`<span key=${at} class="mark number" style=${{ left: share(at) }}>${clock(at, every, now)}</span>`)}</div></div>
     <div class="legend">${KEY.map(([kind, name]) => html`<span class="entry" key=${name}><span class=${`swatch ${kind}`}></span><span class="name">${name}</span></span>`)}</div>
   </div>`;
 }

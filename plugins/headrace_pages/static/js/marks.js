@@ -38,7 +38,7 @@ export function Marks({ run, refresh }) {
     <form onSubmit=${onSubmit({ tag: tag.split(/[\s,]+/).filter(Boolean) }, () => setTag(""))}>
       <input type="text" size="12" aria-label="New tag" placeholder="Add a tag" maxlength="200" value=${tag} onInput=${(event) => setTag(event.target.value)} /></form>
     ${note === null
-      ? html`<span class="note-text">${run.note}</span><button type="button" class="plain" onClick=${() => setNote(run.note)}>${run.note ? "Edit note" : "Add a note"}</button>`
+      ? html`${run.note && html`<span class="note-text">${run.note}</span>`}<button type="button" class="plain" onClick=${() => setNote(run.note)}>${run.note ? "Edit note" : "Add a note"}</button>`
       : html`<form onSubmit=${onSubmit({ note }, () => setNote(null))}><textarea aria-label="Note" cols="36" rows="2" maxlength="2000" value=${note} onInput=${(event) => setNote(event.target.value)}></textarea>
           <button type="submit">Save note</button><button type="button" class="plain" onClick=${() => setNote(null)}>Keep as it is</button></form>`}
     ${error && html`<${Notice} kind="bad" what=${error.what} hint=${error.hint} />`}

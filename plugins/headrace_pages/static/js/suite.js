@@ -47,7 +47,7 @@ function Figures({ suite }) {
 function Actions({ suite, keys, refresh }) {
   const { paused } = suite;
   const rerun = html`<${Copy} label="Copy rerun command" kind="" text=${`headrace rerun ${suite.run_id}`} />`;
-  if (!suite.can_act) return rerun;
+  if (!suite.can_act || suite.removed) return rerun;
   const failed = (suite.trials.counts.failed ?? 0) + (suite.trials.counts.lost ?? 0);
   const given = (what) => ({ address: "act/suite", body: { id: suite.run_id, what, trials: [] }, onDone: refresh });
   return html`${rerun}
