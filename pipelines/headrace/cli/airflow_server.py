@@ -97,14 +97,12 @@ def make_login(folder: Path) -> Credentials:
     Side effects: writes the password's file, readable by its owner only.
     """
     file = passwords_file(folder)
-    if file.exists():
+    known = json.loads(read_text(file) or "{}")
+    if account() in known:
         file.chmod(0o600)
-        former = json.loads(read_text(file) or "{}").get("admin")  # user of earlier releases
-        if former is not None:
-            write_json(file, {account(): former})
         return read_login(folder)
     password = secrets.token_urlsafe(18)
-    write_json(file, {account(): password})
+    write_json(file, {**known, account(): password})
     return Credentials(user=account(), password=password, file=file, is_new=True)
 
 

@@ -121,10 +121,8 @@ def test_the_first_login_has_a_password_that_its_owner_alone_can_read(tmp_path: 
     assert read_login(tmp_path).password == made.password
 
 
-@pytest.mark.parametrize("user", [account(), "admin"])
-def test_a_password_that_was_chosen_stays_and_becomes_private(tmp_path: Path, user: str):
-    """Earlier releases named the user `admin`."""
-    passwords_file(tmp_path).write_text(json.dumps({user: "mine"}))
+def test_a_password_that_was_chosen_stays_and_becomes_private(tmp_path: Path):
+    passwords_file(tmp_path).write_text(json.dumps({account(): "mine"}))
     passwords_file(tmp_path).chmod(0o644)
     made = make_login(tmp_path)
     assert (made.user, made.password, made.is_new) == (account(), "mine", False)
