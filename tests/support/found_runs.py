@@ -50,7 +50,7 @@ FILTERS: dict[str, tuple[dict[str, Any], list[int]]] = {
     "text": ({"text": "labels"}, [1]),
     "override as text": ({"text": "LR=1E-"}, [1]),
     "literal text": ({"text": "5%_é"}, [4]),
-    "no match": ({"user": ["eve"]}, []),
+    "no match": ({"user": ["bob"], "state": ["failed"]}, []),
 }
 """Fields of filters of columns, and the numbers of the runs that they find, in their order."""
 
@@ -73,7 +73,7 @@ CONDITIONS: dict[str, tuple[dict[str, Any], list[int]]] = {
     "sorted, NaN last": ({"sort": "loss"}, [0, 4, 2, 1]),
     "direction": ({"sort": "loss:max"}, [4, 0, 2, 1]),
     "the best": ({"sort": "accuracy", "limit": 1, "where": ["lr<1"]}, [1]),
-    "none to sort": ({"sort": "accuracy", "user": ["eve"]}, []),
+    "none to sort": ({"sort": "accuracy", "user": ["bob"], "starred": True}, []),
 }
 """As `FILTERS`, of conditions and orders."""
 

@@ -32,7 +32,7 @@ from headrace.runs.audit import Actor, note
 from headrace.runs.on_disk import RECORD, mentioned, note_sizes, removable, removal_of
 from headrace.staging.cache import evict
 from headrace.staging.staged_folder import StagedFolder
-from headrace.states import Removal, StepState
+from headrace.states import BY_HAND, Removal, StepState
 from headrace.status.run_list import best_first, metrics_of
 
 _INTERRUPTED = "an earlier removal was interrupted"
@@ -57,15 +57,17 @@ def make_plan(rule: RetentionRule, site: str = "", named: Collection[str] = ()) 
         named: Runs that go whatever their age and end; removed ones are forgotten.
     """
     rows = measured_runs()
-    present = {row.run_id: row for row in rows if not removal_of(row)}
+    gone = {row.run_id: removal_of(row) for row in rows}
+    present = {row.run_id: row for row in rows if not gone[row.run_id]}
     kept = {} if named else _newest_and_best([*present.values()], rule)
     plan = dict[str, Item]()
     for row in rows:
         name, is_named = row.run_id, row.run_id in named
         size = sum(each for part, each in (row.sizes or {}).items() if part != RECORD)
         why = stays = ""
-        if name not in present:
-            why = _FORGET if is_named else _INTERRUPTED if size else ""
+        if removal := gone[name]:
+            is_left = size and removal.by != BY_HAND
+            why = _FORGET if is_named else _INTERRUPTED if is_left else ""
         elif is_named or (size and not named and _is_old(row, rule, site)):
             why = f"ended {_day(row.finished_at or time.time())}"
             stays = _why_kept(row, rule, is_named=is_named) or kept.get(name, "")

@@ -96,6 +96,9 @@ def clean(  # noqa: PLR0913  options of a command
     chosen = {key: context.params[key] for key in RetentionRule.model_fields}
     given = {key: value for key, value in chosen.items() if value not in (None, ())}
     rule = parse(RetentionRule, given, "headrace clean")
+    if runs and given:
+        what = f"Runs are named, and {', '.join(sorted(given))} is given"
+        raise UserError(what, "Name runs, or select them by options.")
     named = [open_ledger().run(run_id).run_id for run_id in runs or ()]
     plan = make_plan(rule, named=named) if given or named else retention_plan()
     going = [item for item in plan if not item.stays]

@@ -75,6 +75,9 @@ def export(
     from headrace.checkpoints.files import chosen
     from headrace.checkpoints.weights import WeightsFormat, export_weights
 
+    if not output.strip() or Path(output).suffix == ".onnx":
+        hint = "Name a folder; with --format onnx it has model.onnx."
+        raise UserError(f"--output '{output}' is not a place for an export", hint)
     form = form or _BY_SUFFIX.get(Path(output).suffix, Format.FOLDER)
     is_folder, found = form in (Format.FOLDER, Format.ONNX), Path(what).expanduser().absolute()
     if found.exists() and (checkpoint or is_folder):

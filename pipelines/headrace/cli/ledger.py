@@ -93,7 +93,9 @@ def audit(
     ] = "",
     since: SinceOption = "",
     refused: Annotated[bool, typer.Option("--refused", help="Only refused requests.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="At most this many, the newest.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="At most this many, the newest.")
+    ] = 50,
     as_json: JsonOption = False,
 ) -> None:
     """List who started, changed or stopped what, the newest first.

@@ -32,7 +32,7 @@ app = typer.Typer(name="runs", invoke_without_command=True)
 @app.callback()
 def runs(  # noqa: PLR0913  options of a command
     context: typer.Context,
-    limit: Annotated[int, typer.Option(min=1, help="Most runs to list.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="Most runs to list.")] = 20,
     state: Annotated[list[StepState] | None, typer.Option(help="Only in this state.")] = None,
     kind: Annotated[Several, typer.Option(help="Only of this kind, as `pack`; or `all`.")] = None,
     user: Annotated[Several, typer.Option(help="Only of this user.")] = None,

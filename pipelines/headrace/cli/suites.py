@@ -48,7 +48,9 @@ def show(
     sort: Annotated[
         str, typer.Option(help=f"By {', '.join(TRIAL_ORDERS)}; -objective: the greatest first.")
     ] = "number",
-    limit: Annotated[int, typer.Option(min=1, help="At most this many trials.")] = 100,
+    limit: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="At most this many trials.")
+    ] = 100,
     by_point: Annotated[
         bool, typer.Option("--points", help="Folds and seeds of a point together: mean ± std.")
     ] = False,

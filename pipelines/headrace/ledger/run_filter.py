@@ -43,7 +43,7 @@ class Marks(Record):
 class RunFilter(Record):
     """Which runs to list, in which order; all conditions hold together, values of one are or-ed."""
 
-    limit: int = Field(default=20, ge=1)
+    limit: int = Field(default=20, ge=1, le=10_000_000)
     state: tuple[StepState, ...] = ()
     kind: Words = ()
     """Kinds of runs, or `all`; by default all but packings and rehearsals."""

@@ -142,7 +142,7 @@ def open_run(run_id: str) -> Run:
     """Open a run by its id.
 
     Raises:
-        UnknownNameError: The run does not exist, or its folder was removed by hand.
+        UnknownNameError: The run does not exist.
         StepError: Its folder is gone or damaged.
     """
     return run_of_record(open_ledger().run(run_id))
@@ -225,7 +225,8 @@ def run_of_record(record: RunRecord) -> Run:
     """Open a run by its row, as `open_run`."""
     gone = removal_of(record)
     if gone is not None and gone.by == BY_HAND:
-        raise removed(record.run_id, gone)
+        error = removed(record.run_id, gone)
+        raise StepError(error.what, error.hint)  # as of any folder that cannot be read
     run = run_of_folder(record.run_id, RunFolder(Path(record.folder)))
     request = run.request.model_copy(update={"owner": record.owner})  # the ledger knows best
     return replace(run, request=request)

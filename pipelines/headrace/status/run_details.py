@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.clusters.lease_files import LeaseFiles, QueueWait
-from headrace.errors import StepError, UnknownNameError
+from headrace.errors import StepError
 from headrace.files.layout import RunFolder
 from headrace.informing import LeftOutSum, failures_of
 from headrace.ledger.ledger import open_ledger
@@ -94,7 +94,7 @@ def details_of(rows: RunRows) -> RunDetails:
         return known
     try:
         run = open_run(row.run_id)
-    except (UnknownNameError, StepError) as error:
+    except StepError as error:
         return known.model_copy(update={"damage": f"{error.what}. {error.hint}"})
     planned, by_name = steps_of(run.recipe, run.request.kind), {step.name: step for step in begun}
     steps = tuple(by_name.get(each.name, StepView(name=each.name, state=None)) for each in planned)

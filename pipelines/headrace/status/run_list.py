@@ -26,6 +26,7 @@ from headrace.status.traits import traits_of
 
 _MOST_ACTS = 200
 _NEWEST = RunFilter()
+_ALL = RunFilter(limit=1_000_000, kind=("all",))
 _FOR_ACTS = {"limit", "state", "user", "text"}
 """Filters that apply to refused requests."""
 
@@ -81,13 +82,14 @@ def found_runs(wanted: RunFilter, sites: Sites = None) -> tuple[RunView, ...]:
     """Return the runs that a filter lets through, of some sites or all.
 
     Raises:
-        UnknownNameError: None of the runs has the metric, or the key of a condition.
+        UnknownNameError: None of the runs has the metric, or the key of a condition; or no run has
+            the kind, user or recipe.
         UserError: A condition or a day is not one, or the direction of the metric is unknown.
     """
     ledger = open_ledger()
     if not (wanted.where or wanted.sort):
-        return run_views(ledger.find_runs(wanted, sites))
-    found = ledger.comparable(wanted, sites)
+        return run_views(ledger.find_runs(wanted, sites) or _none(wanted, sites))
+    found = ledger.comparable(wanted, sites) or _none(wanted, sites)
     metrics, metric = metrics_of(found), wanted.order[0]
     run_ids = [run.run_id for run in _meeting(wanted, found, metrics)]
     if not run_ids or not metric:
@@ -142,6 +144,17 @@ def mark_runs(run_ids: Sequence[str], marks: Marks, by: Actor) -> None:
     given = marks.model_dump(include={*Marks.model_fields}, exclude_defaults=True)
     for run_id in run_ids:
         note(by, "mark", run_id, json.dumps(given, ensure_ascii=False))
+
+
+def _none(wanted: RunFilter, sites: Sites) -> tuple[()]:
+    """Return no runs; raise if no run at all has a kind, user or recipe of the filter."""
+    names = {"kind": wanted.kind, "user": wanted.user, "recipe_name": wanted.recipe}
+    every = open_ledger().find_runs(_ALL, sites) if any(names.values()) else ()
+    for column, given in names.items():
+        known = {getattr(row, column) for row in every} - {""}
+        for name in {*given} - known - {"all"} if every else ():
+            raise _unknown(column.partition("_")[0], name, known)
+    return ()
 
 
 def _meeting(

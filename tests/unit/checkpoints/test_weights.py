@@ -58,6 +58,9 @@ def test_weights_that_share_memory_are_whole_in_each_format(tmp_path, model):
     headrace("export", str(checkpoint), "-o", str(tmp_path / "a.bin"), "--format", "weights")
     headrace("export", str(checkpoint), "-o", str(tmp_path / "a.pth"))
     assert torch.load(tmp_path / "a.pth").keys() == torch.load(tmp_path / "a.bin").keys()
+    for wrong in ("", " ", "a.onnx"):
+        with pytest.raises(UserError, match="is not a place for an export"):
+            headrace("export", str(checkpoint), "-o", wrong)
     assert len(load_file(tmp_path / "a.safetensors")) == len(wanted) - 1
     again = read_weights(tmp_path / "a.safetensors")
     for name, value in wanted.items():

@@ -16,14 +16,14 @@ import pytest
 from headrace.cleanup.clean import carry_out, make_plan, retention_plan
 from headrace.cleanup.items import Item, measure
 from headrace.cli.view import _places
-from headrace.errors import AccessError, UnknownNameError, UserError
+from headrace.errors import AccessError, StepError, UnknownNameError, UserError
 from headrace.files.atomic import write_record
 from headrace.files.removal import check_removable, disk_bytes, remove
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.run_filter import Marks
 from headrace.recipe.site import RetentionRule
 from headrace.runs.audit import Actor
-from headrace.runs.runs import Run
+from headrace.runs.runs import Run, open_run
 from headrace.runs.trials import note_trials
 from headrace.states import BY_HAND, StepState
 from headrace.status.run import run_views
@@ -406,7 +406,11 @@ def test_a_folder_removed_by_hand_is_marked_and_forgotten(headrace_home: Path):
     assert view.removed.by == BY_HAND
     moved.rename(run.folder.path)  # a file system that was away
     assert run_views([open_ledger().run(run.run_id)])[0].removed is None
+    open_ledger().put_sizes({run.run_id: {"checkpoints": 20_000}})
     run.folder.path.rename(headrace_home / "moved")
+    assert going() == []  # no removal of headrace was interrupted
+    with pytest.raises(StepError, match=r"was removed on .* by hand"):
+        open_run(run.run_id)  # as any folder that cannot be read: forecasts leave it out
     cleaned(named=[run.run_id])
     assert open_ledger().runs() == ()
     assert open_ledger().run(run.run_id).state is StepState.SUCCEEDED

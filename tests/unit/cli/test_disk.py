@@ -61,6 +61,9 @@ def test_the_plan_is_shown_and_nothing_goes_without_an_answer(run: Run):
     assert (
         "1 runs stay: `headrace resume` can continue it" in call("clean", "--older-than", "0s")[1]
     )
+    assert call("clean", run.run_id, "--older-than", "30d", "--yes") == (
+        2, "Runs are named, and older_than is given\n  Name runs, or select them by options."
+    )  # fmt: skip
     code, shown = call("clean", run.run_id, "--yes", "--json")
     assert code == 0
     (item,) = json.loads(shown)

@@ -169,6 +169,11 @@ def test_a_wrong_filter_or_mark_is_refused_by_name(words: tuple[str, ...], messa
         headrace(*words)
 
 
+@pytest.mark.parametrize("command", ["runs", "audit"])
+def test_a_limit_has_a_bound(command: str):
+    assert headrace(command, "--limit", "1" * 20).exit_code == 2
+
+
 def test_show_tells_every_attempt_with_its_cause():
     run = make_run()
     lease_id = lease_on_disk(run)
