@@ -36,6 +36,7 @@ from headrace.states import BY_HAND, Removal, StepState
 from headrace.status.run_list import best_first, metrics_of
 
 _INTERRUPTED = "an earlier removal was interrupted"
+_REFERRED_TO = "another run refers to it"
 _FORGET = "it was removed; now lists leave it out"
 
 
@@ -77,7 +78,7 @@ def make_plan(rule: RetentionRule, site: str = "", named: Collection[str] = ()) 
     going = {item.name for item in plan.values() if not item.stays and item.name in present}
     while more := going & {each for run_id in names.keys() - going for each in names[run_id]}:
         going -= more
-        update = {"stays": "another run refers to it"}
+        update = {"stays": _REFERRED_TO}
         plan |= {run_id: plan[run_id].model_copy(update=update) for run_id in more}
     staying = {run_id: names[run_id] for run_id in names.keys() - going}
     return [*plan.values(), *(() if named else _others(rule, others(rows, site), staying))]
@@ -186,16 +187,22 @@ def _packings() -> dict[str, list[Packing]]:
 def carry_out(plan: Sequence[Item], by: Actor) -> Iterator[Item]:
     """Remove what a plan lists, and yield each of its items, with `stays` if it is still there.
 
-    What has been used, resumed or kept since the plan was made stays. A failure of one item keeps
-    no other from its removal.
+    What has been used, resumed or kept since the plan was made stays, and what it refers to. A
+    failure of one item keeps no other from its removal.
     """
+    # what runs need that stay against the plan; the plan has the newest first
+    needed, packed = set[str](), _packings()
     for item in plan:
         if item.stays:
             continue
         try:
-            stays = _remove(item, by)
+            packings = {each.run_id for each in packed.get(item.name, ())}
+            is_needed = item.kind in ("run", "dataset") and _is_used(item.name, needed)
+            stays = _REFERRED_TO if is_needed or packings & needed else _remove(item, by)
         except (HeadraceError, OSError) as error:
             stays = str(storage_error(error, Path()) or error)
+        if stays and item.kind == "run":
+            needed |= {item.name, *_names(open_ledger().run(item.name))}
         if not stays:
             run_id = item.name if item.kind == "run" else ""
             note(by, "clean", run_id, f"{item.kind} {item.name}")
@@ -226,8 +233,10 @@ def _remove_run(item: Item, by: Actor) -> str:
     paths = [folder.path] if is_forgotten and folder.path.exists() else removable(folder)
     leases = [Path(each.folder) for each in ledger.leases(run_id=item.name)]
     paths += [each for each in leases if each.parent == site / "leases" and each.exists()]
+    check_removable(folder.path if folder.path.exists() else site / "runs", site)
     for path in paths:
-        check_removable(path, site)
+        if not path.is_symlink():  # the link goes, nothing behind it
+            check_removable(path, site)
     if is_kept(record) and record.removed is None:
         return "star or tag"
     removal = record.removed or Removal(at=time.time(), by=by.user)

@@ -33,7 +33,7 @@ _NAME = re.compile(rb"[\w.-]+-(?:\d{8}-\d{6}-[0-9a-f]{8}(?!/code/|/[\w.]+\.json\
 
 
 def removable(folder: RunFolder) -> list[Path]:
-    """Return the folders that go if a run is removed."""
+    """Return the folders, and links to folders, that go if a run is removed."""
     found = [*folder.path.iterdir()] if folder.path.is_dir() else []
     return [each for each in found if each.is_dir() and each != folder.code]
 

@@ -220,6 +220,30 @@ def test_a_run_that_is_referred_to_after_the_plan_stays():
     assert checkpoint(run).exists()
 
 
+def test_a_run_that_stays_against_the_plan_keeps_what_it_refers_to():
+    base, other = ended(), ended()
+    dataset = packed(other)
+    tuned_run = ended(overrides=(f"train.init_from={checkpoint(base)}",))
+    plan = make_plan(ALL)
+    assert {base.run_id, other.run_id, str(dataset)} <= names(plan)
+    open_ledger().mark_runs([tuned_run.run_id, other.run_id], Marks(star=True))
+    stays = {item.name: item.stays for item in carry_out(plan, ADA)}
+    assert stays[base.run_id] == stays[str(dataset)] == "another run refers to it"
+    assert (stays[tuned_run.run_id], stays[other.run_id]) == ("star or tag", "star or tag")
+    assert checkpoint(base).exists()
+    assert dataset.exists()
+
+
+def test_a_link_of_a_users_program_goes_without_what_is_behind_it(tmp_path: Path):
+    run = ended()
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").write_text("x")
+    (run.folder.path / "latest").symlink_to(tmp_path / "precious")
+    cleaned()
+    assert not (run.folder.path / "latest").is_symlink()
+    assert (tmp_path / "precious" / "file").exists()
+
+
 def test_nothing_refers_to_a_run_that_goes():
     run = ended()
     cleaned()
