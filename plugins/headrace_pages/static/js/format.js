@@ -45,11 +45,7 @@ export const costOf = ({ cost }) => (!cost ? dollars(null) : !cost.usd && cost.u
 /** The sentence of a removed run. */
 export const removedWords = ({ at, by }) => `removed on ${new Date(at * 1000).toISOString().slice(0, 10)} by ${by}`;
 
-/**
- * Time left, one rule for lists and pages: `value`, what it is `of`, and the current step's `part` of it.
- *
- * It is the run's; if that is unknown, its step's. A step never has more left than its run.
- */
+/** Time left of a run, else of its step: `value`, what it is `of`, and the step's `part` of it, which is at most all. */
 export function leftOf({ eta_s, step_eta_s, step }) {
   const part = known(step_eta_s) ? `${duration(step_eta_s)} of ${words(step)}` : "";
   if (!known(eta_s)) return { value: duration(step_eta_s), of: part && `of ${words(step)}`, part: part && "the rest is unknown" };

@@ -27,8 +27,6 @@ export const Nodes = ({ use }) => html`<ul class="nodes">${use.nodes.map((node) 
 
 const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800, 604800];
 
-const LAST = 0.1; // of the time, at its end: a name of a moment there would be cut
-
 /** Round moments between two, about five of them. */
 function ticks(from, to) {
   const every = STEPS_S.find((step) => (to - from) / step <= 6) ?? (to - from) / 5;
@@ -44,7 +42,7 @@ function clock(at, every, now) {
 
 const KEY = [["waited", "waited"], ["ran tone-active", "running"], ["ran tone-good", "succeeded"], ["ran tone-bad", "failed"]];
 
-/** Attempts at steps over time: light while they waited, dark while they ran. */
+/** Attempts at steps over time; moments in the last tenth have no name: it would be cut. */
 export function Timeline({ attempts, now }) {
   const from = Math.min(...attempts.map((each) => Math.min(each.created_at, each.started_at ?? Infinity))); // clocks of machines differ
   const to = Math.max(from + 1, ...attempts.map((each) => each.finished_at ?? (isActive(each.state) ? now : each.started_at ?? each.created_at)));
@@ -65,7 +63,7 @@ export function Timeline({ attempts, now }) {
         </span>`;
       })}
     </div></div>`)}
-    <div class="lane axis"><span class="name"></span><div class="track">${found.filter((at) => at < to - LAST * (to - from)).map((at) => html`<span key=${at} class="mark number" style=${{ left: share(at) }}>${clock(at, every, now)}</span>`)}</div></div>
+    <div class="lane axis"><span class="name"></span><div class="track">${found.filter((at) => at - from < 0.9 * (to - from)).map((at) => html`<span key=${at} class="mark number" style=${{ left: share(at) }}>${clock(at, every, now)}</span>`)}</div></div>
     <div class="legend">${KEY.map(([kind, name]) => html`<span class="entry" key=${name}><span class=${`swatch ${kind}`}></span><span class="name">${name}</span></span>`)}</div>
   </div>`;
 }
