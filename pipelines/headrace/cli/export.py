@@ -75,10 +75,7 @@ def export(
     from headrace.checkpoints.files import chosen
     from headrace.checkpoints.weights import WeightsFormat, export_weights
 
-    if not output.strip() or Path(output).suffix == ".onnx":
-        hint = "Name a folder; with --format onnx it has model.onnx."
-        raise UserError(f"--output '{output}' is not a place for an export", hint)
-    form = form or _BY_SUFFIX.get(Path(output).suffix, Format.FOLDER)
+    form = form or _format_of(output)
     is_folder, found = form in (Format.FOLDER, Format.ONNX), Path(what).expanduser().absolute()
     if found.exists() and (checkpoint or is_folder):
         option = "--checkpoint" if checkpoint else f"--format {form}"
@@ -103,6 +100,14 @@ def export(
         one_file: WeightsFormat = "weights" if form is Format.WEIGHTS else "safetensors"
         done = export_weights(file, target, one_file, pickled=pickled).model_dump()
     tell_json(done) if as_json else _tell(**done)
+
+
+def _format_of(output: str) -> Format:
+    """Return the format of a place without `--format`; raise if it looks like none."""
+    if not output.strip() or Path(output).suffix == ".onnx":
+        hint = "Name a folder; with --format onnx it has model.onnx."
+        raise UserError(f"--output '{output}' is not a place for an export", hint)
+    return _BY_SUFFIX.get(Path(output).suffix, Format.FOLDER)
 
 
 def _export_folder(

@@ -217,7 +217,7 @@ def test_a_trial_is_rerun_by_the_record_of_its_suite(made: list[Run]):
     with pytest.raises(UnknownNameError, match="There is no run 'nothing'"):
         headrace("diff", "nothing", suite.run_id)
     open_ledger().finish_run(suite.run_id, StepState.SUCCEEDED, 2.0)
-    assert open_ledger().set_removed(suite.run_id, Removal(at=3.0, by="ada", what="run"))
+    assert open_ledger().set_removed(suite.run_id, Removal(at=3.0, by="ada"))
     shutil.rmtree(suite.folder.path / "trials")
     with pytest.raises(UnknownNameError, match="was removed on 1970-01-01 by ada"):
         headrace("rerun", f"{suite.run_id}:3")
