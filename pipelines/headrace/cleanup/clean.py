@@ -76,10 +76,12 @@ def make_plan(rule: RetentionRule, site: str = "", named: Collection[str] = ()) 
             plan[name] = Item(kind="run", name=name, num_bytes=size, why=why, stays=stays)
     names = {run_id: _names(row) for run_id, row in present.items()}
     going = {item.name for item in plan.values() if not item.stays and item.name in present}
-    while more := going & {each for run_id in names.keys() - going for each in names[run_id]}:
-        going -= more
-        update = {"stays": _REFERRED_TO}
-        plan |= {run_id: plan[run_id].model_copy(update=update) for run_id in more}
+    while more := {
+        each: run_id for run_id in names.keys() - going for each in names[run_id] & going
+    }:
+        going -= more.keys()
+        for each, run_id in more.items():
+            plan[each] = plan[each].model_copy(update={"stays": f"{run_id} refers to it"})
     staying = {run_id: names[run_id] for run_id in names.keys() - going}
     return [*plan.values(), *(() if named else _others(rule, others(rows, site), staying))]
 

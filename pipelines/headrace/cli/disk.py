@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -14,13 +15,15 @@ from headrace.cleanup.items import Item, measure
 from headrace.cli import arguments
 from headrace.cli.console import JsonOption, tell, tell_json
 from headrace.cli.listing import ListColumn, tell_list
-from headrace.errors import UserError
+from headrace.errors import UnknownNameError, UserError
+from headrace.ledger.database import grouped
 from headrace.ledger.ledger import open_ledger
+from headrace.ledger.run_filter import RunFilter
 from headrace.recipe.load import parse
 from headrace.recipe.site import RetentionRule
 from headrace.runs.audit import Actor
 
-_MOST = 10
+_MOST, _MOST_NAMED = 10, 3
 _SIZE = ListColumn("size", lambda item: decimal(item.num_bytes), is_figure=True)
 _COLUMNS = (
     ListColumn("kind", lambda item: item.kind),
@@ -99,14 +102,14 @@ def clean(  # noqa: PLR0913  options of a command
     if runs and given:
         what = f"Runs are named, and {', '.join(sorted(given))} is given"
         raise UserError(what, "Name runs, or select them by options.")
+    _check_tags(rule.keep_tags)
     named = [open_ledger().run(run_id).run_id for run_id in runs or ()]
     plan = make_plan(rule, named=named) if given or named else retention_plan()
     going = [item for item in plan if not item.stays]
     if not as_json:
         tell_list(going, _COLUMNS, "Nothing to remove.", as_json=False)
         tell(f"{len(going):,} items, {decimal(sum(item.num_bytes for item in going))}")
-        for why, count in Counter(item.stays for item in plan if item.stays).items():
-            tell(f"{count:,} runs stay: {why}")
+        _tell_staying(item for item in plan if item.stays)
     elif not yes:
         tell_json(plan)
     if not going or not (yes or _agreed()):
@@ -116,6 +119,25 @@ def clean(  # noqa: PLR0913  options of a command
     tell_list(done if as_json else left, _COLUMNS, "All of it is removed.", as_json=as_json)
     if left:
         raise typer.Exit(1)
+
+
+def _tell_staying(items: Iterable[Item]) -> None:
+    """Print what stays by the reasons, the most frequent first."""
+    reasons = grouped((item.stays, item.name) for item in items)
+    ordered = sorted(reasons.items(), key=lambda each: -len(each[1]))
+    for why, names in ordered[:_MOST]:
+        more = f", and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
+        tell(f"Stays: {', '.join(names[:_MOST_NAMED])}{more}: {why}")
+    if len(ordered) > _MOST:
+        tell(f"Stays for {len(ordered) - _MOST:,} further reasons: --json has them.")
+
+
+def _check_tags(tags: Iterable[str]) -> None:
+    """Raise if no run has a tag: a misspelt one would keep nothing."""
+    for tag in tags:
+        wanted = parse(RunFilter, {"limit": 1, "kind": ("all",), "tag": (tag,)}, "--keep-tag")
+        if not open_ledger().find_runs(wanted):
+            raise UnknownNameError(f"No run has the tag '{tag}'", "See tags: headrace runs")
 
 
 def _agreed() -> bool:

@@ -135,7 +135,9 @@ def package(
 
 
 def adopt(
-    file: Annotated[Path, typer.Argument(help="File of `headrace package`.", dir_okay=False)],
+    file: Annotated[
+        Path, typer.Argument(help="File of `headrace package`.", exists=True, dir_okay=False)
+    ],
     site: SiteOption = "laptop",
 ) -> None:
     """Enter the run of a package.

@@ -25,6 +25,7 @@ from headrace.ledger.rows import RunRecord
 from headrace.record import Record
 from headrace.runs.lifecycle import recorded
 from headrace.runs.names import there
+from headrace.runs.on_disk import note_sizes
 from headrace.runs.origin import origin
 from headrace.runs.runs import outputs_of, run_of_folder, run_of_record
 from headrace.states import StepState
@@ -111,6 +112,7 @@ def open_package(file: Path, site: SiteFolder) -> str:
             enter_lease(site.lease(name.name))
     ended_at, outputs = package.finished_at, outputs_of(run.run_id)
     open_ledger().finish_run(run.run_id, package.state, ended_at, outputs)
+    note_sizes(run.run_id)
     return there(run.run_id).name
 
 

@@ -136,8 +136,10 @@ def ask_to_stop(run: Run, by: Actor, step: str | None = None) -> tuple[str, ...]
     rows = open_ledger().attempts(run.run_id, step)
     asked = tuple(row.step for row in cancel_steps(run, rows, f"asked by {by}"))
     if not asked:
-        if step or open_ledger().run(run.run_id).state.is_final:
-            raise StepError(f"No step of run {run.run_id} is running")
+        state = open_ledger().run(run.run_id).state
+        if step or state.is_final:
+            hint = f"The run is {state.value}. Look at it: headrace status {run.run_id}"
+            raise StepError(f"No step of run {run.run_id} is running", hint)
         end_run(run, StepState.CANCELLED, f"asked by {by}")
     note(by, "cancel", run.run_id, ", ".join(asked))
     return asked

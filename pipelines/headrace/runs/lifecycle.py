@@ -201,6 +201,6 @@ def recorded(run: Run, created_at: float) -> RunRecord:
         kind="rehearsal" if run.request.rehearses else run.request.kind,
         user=run.user,
         dataset=run.recipe.dataset.name if run.recipe.dataset else "",
-        seed=run.recipe.seed,
+        seed=None if run.request.kind == "suite" else run.recipe.seed,  # its trials have others
         created_at=created_at,
     )

@@ -58,9 +58,9 @@ def test_the_plan_is_shown_and_nothing_goes_without_an_answer(run: Run):
     assert code == 2
     assert "Nothing is removed: standard input is not a terminal" in shown
     assert run.folder.checkpoints.exists()
-    assert (
-        "1 runs stay: `headrace resume` can continue it" in call("clean", "--older-than", "0s")[1]
-    )
+    resumable = f"Stays: {run.run_id}: `headrace resume` can continue it"
+    assert resumable in " ".join(call("clean", "--older-than", "0s")[1].split())
+    assert "No run has the tag 'papre'" in call("clean", "--keep-tag", "papre", "--yes")[1]
     assert call("clean", run.run_id, "--older-than", "30d", "--yes") == (
         2, "Runs are named, and older_than is given\n  Name runs, or select them by options."
     )  # fmt: skip
