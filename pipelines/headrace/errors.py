@@ -297,6 +297,10 @@ class StepError(HeadraceError):
     """A step ended without a result."""
 
 
+class RemovedError(UnknownNameError, StepError):
+    """A run's files were removed, as if there were no such run, or its folder were damaged."""
+
+
 class StepNotEndedError(StepError):
     """A step's outcome was requested while it may still end by itself."""
 
@@ -337,12 +341,12 @@ def warn_once(text: str) -> None:
     logger.warning("%s", text)
 
 
-def removed(name: str, removal: Removal) -> UnknownNameError:
+def removed(name: str, removal: Removal) -> RemovedError:
     """Return the error for a request that needs the files of a removed run, or trial of one."""
     run_id, is_by_hand = name.partition(":")[0], removal.by == BY_HAND
     way = "To leave it out of lists: headrace clean" if is_by_hand else "Repeat it: headrace rerun"
     hint = f"Its metrics and cost are kept. {way} {run_id}"
-    return UnknownNameError(f"Run {name} was {removal.words}", hint)
+    return RemovedError(f"Run {name} was {removal.words}", hint)
 
 
 def nearest(value: str, choices: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from support.sources import product_modules, relative
 MAX_FILE_LINES = 450
 
 BUDGETS = {
-    "headrace": 1885,
+    "headrace": 1889,
     "headrace/batch": 2471,
     "headrace/checkpoints": 949,
     "headrace/cleanup": 395,
@@ -28,7 +28,7 @@ BUDGETS = {
     "headrace/processes": 1365,
     "headrace/recipe": 6292,
     "headrace/report": 122,
-    "headrace/runs": 4032,
+    "headrace/runs": 4031,
     "headrace/shards": 2795,
     "headrace/site_check": 664,
     "headrace/staging": 1951,

@@ -118,7 +118,7 @@ def test_machines_steps_runs_and_what_they_cost(run, otlp: Collector, monkeypatc
     attempt_row_of(run, "train", lease_id, **times, **lost)
     again = {"attempt": 2, "key": "again", "state": StepState.SUCCEEDED, "finished_at": at + 220}
     attempt_row_of(run, "train", lease_id, **{**times, "created_at": at + 101, **again})
-    monkeypatch.setattr(run_operators, "task_states", lambda *_: {"pack": "success"})
+    monkeypatch.setattr(run_operators, "task_states", lambda *_: {"pack": "failed"})
     task = trace.get_tracer("airflow").start_as_current_span("worker.finish")
     with pytest.raises(AirflowFailException), task as worker:
         FinishRunOperator(task_id="finish", run_id=run.run_id).execute(CONTEXT)

@@ -225,8 +225,7 @@ def run_of_record(record: RunRecord) -> Run:
     """Open a run by its row, as `open_run`."""
     gone = removal_of(record)
     if gone is not None and gone.by == BY_HAND:
-        error = removed(record.run_id, gone)
-        raise StepError(error.what, error.hint)  # as of any folder that cannot be read
+        raise removed(record.run_id, gone)
     run = run_of_folder(record.run_id, RunFolder(Path(record.folder)))
     request = run.request.model_copy(update={"owner": record.owner})  # the ledger knows best
     return replace(run, request=request)
