@@ -14,7 +14,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.runs.runs import Run
 from headrace.states import LeaseState, StepState
 from headrace.steps.mailbox import Progress, StepStatus
-from support.browser import page
+from support.browser import load, page
 from support.ledger_rows import act_row, add_ended_lease
 from support.page_server import serving
 from support.past_runs import past_run
@@ -39,7 +39,7 @@ def visit(page: Page, headrace_home) -> Iterator[Visit]:
     with serving() as url:
 
         def open_page(address: str) -> None:
-            page.goto(f"{url}{address}")
+            load(page, f"{url}{address}")
             expect(page.locator(".loading")).to_have_count(0)
             expect(page.get_by_role("heading", level=1)).not_to_be_empty()
 

@@ -14,7 +14,7 @@ from headrace.runs.runs import Run
 from headrace.states import StepState
 from headrace.steps.history import HistoryRow, training_file
 from headrace.suites.records import Control, SuiteSummary
-from support.browser import page
+from support.browser import load, page
 from support.page_server import serving
 from support.suite_journal import added, ended, failed, journal, make_suite, started
 
@@ -35,7 +35,7 @@ def visit(page: Page, headrace_home) -> Iterator[Visit]:
     with serving() as url:
 
         def open_page(address: str) -> None:
-            page.goto(f"{url}{address}")
+            load(page, f"{url}{address}")
             expect(page.locator(".loading")).to_have_count(0)
             expect(page.get_by_role("heading", level=1)).not_to_be_empty()
 

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Error, Page, Request, expect, sync_playwright
 
 from headrace.cli.airflow_server import Credentials
 
@@ -47,6 +47,30 @@ def page() -> Iterator[Page]:
         yield page
         browser.close()
     assert strangers == []
+
+
+NETWORK_CHANGED = "net::ERR_NETWORK_CHANGED"
+"""How requests fail while other tests make or remove network interfaces of this machine."""
+
+
+def load(page: Page, address: str) -> None:
+    """Open an address, and once more if the network changed before all of it was there."""
+    changed: list[str] = []
+
+    def note(request: Request) -> None:
+        if NETWORK_CHANGED in (request.failure or ""):
+            changed.append(request.url)
+
+    page.on("requestfailed", note)
+    try:
+        page.goto(address)
+    except Error:
+        if not changed:
+            raise
+    finally:
+        page.remove_listener("requestfailed", note)
+    if changed:
+        page.goto(address)
 
 
 def log_in(page: Page, url: str, login: Credentials) -> None:
