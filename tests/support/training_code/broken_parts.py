@@ -4,9 +4,9 @@ from blob_models import BlobModel
 from breaking import broken
 from lightning.pytorch.loggers.logger import DummyLogger
 
-from headrace import informing
+from headrace import informing, loggers
 from headrace.steps import history
-from headrace.training import history_writer, loggers
+from headrace.training import history_writer
 
 
 class BrokenModel(BlobModel):
