@@ -310,4 +310,4 @@ def test_runs_are_read_while_the_disk_is_full(tmp_path: Path):
         ):
             done = faulty_place.headrace(*command)
             assert done.returncode == 0, done.stderr
-        words(faulty_place.headrace("runs").stdout, run_id, "succeeded")
+        words(faulty_place.headrace("runs", "--kind", "pack").stdout, run_id, "succeeded")

@@ -253,6 +253,7 @@ def test_entry_points_name_what_exists(wheel):
         ("headrace.commands", "probe"): "headrace_probes.commands:COMMANDS",
         ("headrace.steps", "probe"): "headrace_probes.probe_kind:PROBE",
         ("apache_airflow_provider", "provider_info"): "headrace_airflow.provider:get_provider_info",
+        ("airflow.policy", "headrace"): "headrace_airflow.policy",
         ("airflow.plugins", "headrace"): "headrace_airflow.plugin:HeadracePlugin",
         ("airflow.plugins", "headrace_pages"): "headrace_pages.plugin:PagesPlugin",
         **{
