@@ -224,7 +224,9 @@ def test_a_run_folder_that_is_removed_is_named(faulty_place: Place):
         folder.rename(faulty_place.home.parent / "gone")
     shown = end_of(faulty_place, run, 1)
     words(shown, f"{folder} holds no recipe.json", "its file system is not mounted: bring it back")
-    words(faulty_place.headrace("resume", folder.name).stderr, "is gone or incomplete")
+    refusal = faulty_place.headrace("resume", folder.name).stderr
+    # its processes may have made the folder again
+    assert "is gone or incomplete" in refusal or "was removed on" in refusal
 
 
 def write_held_packing(faulty_place: Place, trainer: dict[str, object], **changes: object) -> None:

@@ -160,7 +160,8 @@ def test_a_found_script_of_lightning_reports_its_metrics(tmp_path, no_leftover_p
     assert 0 < outputs["metrics"]["val_loss"] == context.metrics["val_loss"]
     assert (context.current.done, context.current.total) == (12, 12)
     history = read_history(context.run_folder)
-    assert [row.step for row in history.metrics] == [4, 8, 12]
+    # between epochs rows come by time
+    assert [row.step for row in history.metrics if "val_loss" in row.metrics] == [4, 8, 12]
     assert {*history.metrics[-1].metrics} == {"train_loss", "val_loss", "num_ranks"}
     assert outputs["metrics"]["num_ranks"] == 2
 
