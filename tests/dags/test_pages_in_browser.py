@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -14,13 +13,13 @@ from headrace.ledger.ledger import open_ledger
 from headrace.runs.runs import Run
 from headrace.states import LeaseState, StepState
 from headrace.steps.mailbox import Progress, StepStatus
-from support.browser import load, page
+from support.browser import page
 from support.ledger_rows import act_row, add_ended_lease
-from support.page_server import serving
+from support.page_server import Visit, visit
 from support.past_runs import past_run
 from support.runs import make_run, running
 
-__all__ = ["page"]
+__all__ = ["page", "visit"]
 
 pytestmark = [
     pytest.mark.browser,
@@ -28,24 +27,6 @@ pytestmark = [
 ]
 
 EVIL = "<img src=x onerror=\"document.title='hacked'\">"
-Visit = Callable[[str], None]
-
-
-@pytest.fixture
-def visit(page: Page, headrace_home) -> Iterator[Visit]:
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.set_viewport_size({"width": 1280, "height": 900})
-    with serving() as url:
-
-        def open_page(address: str) -> None:
-            load(page, f"{url}{address}")
-            expect(page.locator(".loading")).to_have_count(0)
-            expect(page.get_by_role("heading", level=1)).not_to_be_empty()
-
-        yield open_page
-        page.goto("about:blank")
-    assert errors == []
 
 
 def rows(page: Page, name: str = "Runs"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import pytest
@@ -14,34 +13,16 @@ from headrace.runs.runs import Run
 from headrace.states import StepState
 from headrace.steps.history import HistoryRow, training_file
 from headrace.suites.records import Control, SuiteSummary
-from support.browser import load, page
-from support.page_server import serving
+from support.browser import page
+from support.page_server import Visit, visit
 from support.suite_journal import added, ended, failed, journal, make_suite, started
 
-__all__ = ["page"]
+__all__ = ["page", "visit"]
 
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
-
-Visit = Callable[[str], None]
-
-
-@pytest.fixture
-def visit(page: Page, headrace_home) -> Iterator[Visit]:
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    with serving() as url:
-
-        def open_page(address: str) -> None:
-            load(page, f"{url}{address}")
-            expect(page.locator(".loading")).to_have_count(0)
-            expect(page.get_by_role("heading", level=1)).not_to_be_empty()
-
-        yield open_page
-        page.goto("about:blank")
-    assert errors == []
 
 
 @pytest.fixture

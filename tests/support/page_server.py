@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import pytest
 import uvicorn
 from airflow.api_fastapi.app import init_auth_manager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from fastapi import FastAPI
+from playwright.sync_api import Page, expect
 
 from headrace_pages import access
 from headrace_pages.app import app
+from support.browser import load
 from support.ports import find_free_port
 from support.waiting import wait_until
+
+Visit = Callable[[str], None]
 
 
 def open_to_ada() -> dict[Any, Any]:
@@ -45,3 +51,21 @@ def serving() -> Iterator[str]:
         server.should_exit = True
         thread.join()
         app.dependency_overrides.clear()
+
+
+@pytest.fixture
+def visit(page: Page, headrace_home: Path) -> Iterator[Visit]:
+    """Opens a page by its address; the test ends without an error of its scripts."""
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.set_viewport_size({"width": 1280, "height": 900})
+    with serving() as url:
+
+        def open_page(address: str) -> None:
+            load(page, f"{url}{address}")
+            expect(page.locator(".loading")).to_have_count(0)
+            expect(page.get_by_role("heading", level=1)).not_to_be_empty()
+
+        yield open_page
+        page.goto("about:blank")
+    assert errors == []
