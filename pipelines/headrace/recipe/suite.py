@@ -120,6 +120,14 @@ class SuiteSpec(Settings):
     """Time after which a trial is ended; null: none."""
     budget: Amount | None = None
     """Most US dollars that the suite may cost, as `limits.budget` of a site; null: no limit."""
+    sites: Annotated[tuple[str, ...], Field(max_length=20)] = ()
+    """Sites that share the trials, by name or file, such as `[lab, box, aws]`; the first has the
+    suite's folder and packs. Empty: only the site of the run."""
+    policy: Literal["own-first", "cheapest", "spread"] = "own-first"
+    """Which of several sites are used: the own ones, and others only if these cannot end before
+    `deadline`; those that cost least; or all at once."""
+    deadline: Annotated[Seconds, Field(gt=0)] | None = None
+    """Time after the suite's start when it should have ended; null: none."""
     keep_checkpoints: Literal["all", "best", "none"] = "all"
     """Succeeded trials whose checkpoints are kept: all, the best one, or none."""
 

@@ -72,6 +72,28 @@ class Added(Record):
     event: Literal["added"] = "added"
     at: float = Field(default_factory=time.time)
     trial: Trial
+    attempts: int = Field(default=0, ge=0)
+    """Attempts of the trial at other sites: the next one has the number after them."""
+
+
+class Assigned(Record):
+    """A trial of a suite over several sites was assigned to one of them, or taken back."""
+
+    event: Literal["assigned"] = "assigned"
+    at: float = Field(default_factory=time.time)
+    number: int
+    site: str
+    """Name of the site; empty: the trial waits for another assignment."""
+    why: str = ""
+    """Why it was taken back."""
+
+
+class Withdrawn(Record):
+    """A trial has left a part of a suite: the part runs it no more."""
+
+    event: Literal["withdrawn"] = "withdrawn"
+    at: float = Field(default_factory=time.time)
+    number: int
 
 
 class OfAttempt(Record):
@@ -86,6 +108,8 @@ class OfAttempt(Record):
     """All of its nodes, by the names of their provider."""
     lease_id: str = ""
     """Lease of its nodes."""
+    site: str = ""
+    """Site of the attempt in a suite over several sites; empty: that of the run."""
     node_share: float = Field(default=1.0, gt=0, le=1)
     """Share of its node that it holds: of the GPUs if it has any, else of the CPUs."""
 
@@ -156,7 +180,9 @@ class CommandsApplied(Record):
     """New priorities of trials, by number."""
 
 
-Entry = Annotated[Added | Started | Ended | CommandsApplied, Field(discriminator="event")]
+Entry = Annotated[
+    Added | Assigned | Withdrawn | Started | Ended | CommandsApplied, Field(discriminator="event")
+]
 """A line of `trials.jsonl`."""
 
 ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
@@ -166,10 +192,16 @@ ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
 class Control(Record):
     """A line of `controls.jsonl`: a command to a suite."""
 
-    what: Literal["pause", "resume", "cancel", "add", "retry", "limit", "prioritize"]
+    what: Literal[
+        "pause", "resume", "cancel", "add", "retry", "limit", "prioritize",
+        "pause-site", "resume-site", "limit-site", "leave-site",
+        "assign", "withdraw", "close",
+    ]  # fmt: skip
     """`pause` begins no more trials; `cancel` ends those named, or all; `add` takes further points;
     `retry` runs failed ones again; `limit` sets how many run at once; `prioritize` says how urgent
-    those are that are named."""
+    those are that are named. Those with `-site` concern one of several sites: `leave-site` moves
+    its trials elsewhere and pauses it. The last three are sent to parts by the suite's driver:
+    `assign` gives trials, `withdraw` takes those named back, `close` says that no more come."""
     by: str
     """The requester."""
     at: float = Field(default_factory=time.time)
@@ -181,6 +213,12 @@ class Control(Record):
     """Most trials at once; null: no limit."""
     priority: Annotated[int, Field(ge=-MAX_COUNT, le=MAX_COUNT)] | None = None
     """Priority of trials, named or added; null: as `suite.priority` says."""
+    site: str = ""
+    """Name of the site of a command with `-site`."""
+    trials: tuple[Added, ...] = ()
+    """Trials of `assign`."""
+    stops: bool = False
+    """Whether `withdraw` also stops running trials, which keep their checkpoints."""
 
 
 class RunningTrial(Figures):
@@ -196,6 +234,41 @@ class RunningTrial(Figures):
     waits: str = ""
     """What it waits for before its start; empty if it does not wait."""
     metrics: dict[str, float] = {}
+
+
+class SiteSummary(Figures):
+    """One of several sites of a suite, in `suite.json`."""
+
+    site: str
+    state: Literal["closed", "opening", "open", "paused", "unreachable", "failed"]
+    """`closed`: it has no lease; `opening`: none of its nodes is there yet."""
+    why: str = ""
+    """Why it has that state, or why the plan does not use it; empty if there is nothing to say."""
+    run_id: str = ""
+    """Run of its part; empty before it was first used."""
+    slots: int = 0
+    """Most trials at once by its role and limits."""
+    planned: int = 0
+    """Trials at once by the plan."""
+    limit: int | None = None
+    """Most trials at once by command; null: no limit."""
+    running: int = 0
+    assigned: int = 0
+    """Trials that wait there."""
+    ended: int = 0
+    """Trials that ended there."""
+    is_own: bool = True
+    """Whether its machines are not rented by the hour."""
+    usd_per_hour: float | None = None
+    """US dollars per hour of a slot; null: unknown, 0: free."""
+    usd: float | None = None
+    """US dollars so far; null: unknown."""
+    speed: float = 1.0
+    """Speed relative to the other sites: 2 takes half the time."""
+    eta_s: float | None = None
+    """Seconds until its last trial by the plan ends; null: unknown."""
+    expected_usd: float | None = None
+    """US dollars at its end by the plan; null: unknown."""
 
 
 class SuiteSummary(Figures):
@@ -215,4 +288,10 @@ class SuiteSummary(Figures):
     """Seconds until the suite's end; null if unknown."""
     eta_error_s: float | None = None
     """Half of the interval in which the end lies, with a probability of 0.8."""
+    slots: int | None = None
+    """Trials that run at once if all nodes are there; null: unknown."""
+    nodes: int | None = None
+    """Nodes that are there; null: unknown."""
+    sites: tuple[SiteSummary, ...] = ()
+    """Sites of a suite over several; empty: there is only one."""
     updated_at: float = Field(default_factory=time.time)
