@@ -16,6 +16,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
+from headrace.batch.meter import meter_of
 from headrace.errors import HeadraceError, StepCancelledError
 from headrace.informing import inform
 from headrace.multi_site.site_link import Message, SiteLink
@@ -23,7 +24,6 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.runs.site_machines import most_cost
 from headrace.states import StepState
-from headrace.steps import mailbox
 from headrace.steps.context import StepContext
 from headrace.suites.driver import SuiteDriver
 from headrace.suites.event_log import Journal
@@ -78,6 +78,8 @@ class SiteState:
     """Trials at once on a node."""
     usd_per_hour: float | None
     """US dollars of a slot."""
+    is_own: bool
+    """Whether its machines are not rented by the hour."""
     withdrawing: set[int] = field(default_factory=set)
     limit: int | None = None
     """The limit that was sent to the part."""
@@ -151,6 +153,7 @@ def site_state(site: Site, recipe: Recipe, link: SiteLink) -> SiteState:
         link=link,
         per_node=per_node,
         usd_per_hour=None if usd is None else usd / role.nodes / per_node,
+        is_own=meter_of(role) is None,
     )
 
 
@@ -399,7 +402,7 @@ class SitesDriver(SuiteDriver):
         return PlannedSite(
             name=site.name,
             slots=slots,
-            is_own=site.role.ec2 is None,
+            is_own=site.is_own,
             usd_per_hour=site.usd_per_hour or 0.0,
             start_s=0.0 if open_slots else max(usual_s or 0.0, waits_s),
             speed=speed,
@@ -408,7 +411,7 @@ class SitesDriver(SuiteDriver):
             assigned=tuple(
                 row.trial.number for row in assigned if row.trial.number not in site.withdrawing
             ),
-            min_paid_s=_LEAST_PAID_S if site.role.ec2 is not None else 0.0,
+            min_paid_s=_LEAST_PAID_S if not site.is_own else 0.0,
         )
 
     def _is_over(self) -> bool:
@@ -467,7 +470,7 @@ class SitesDriver(SuiteDriver):
             running=running,
             assigned=len(mine) - running - ended_here,
             ended=ended_here,
-            is_own=site.role.ec2 is None,
+            is_own=site.is_own,
             usd_per_hour=site.usd_per_hour,
             usd=look.usd,
             eta_s=planned.ends_s or None,

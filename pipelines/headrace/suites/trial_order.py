@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import NormalDist
 
 from headrace.entry_points import load_group
 from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Role
 from headrace.record import Record
 from headrace.states import StepState
 from headrace.suites.suite_state import SuiteState, TrialState
@@ -58,6 +59,16 @@ class TrialOrder:
     def expected(self, suite_state: SuiteState) -> dict[int, float] | None:
         """Return the seconds of waiting trials by number, for a new order; None: keep the old."""
         return None
+
+    def speeds(self, sites: Sequence[str]) -> dict[str, float]:
+        """Return the speeds of sites relative to each other, by name; absent if unknown."""
+        del sites
+        return {}
+
+    def start_s(self, site: str, role: Role) -> float:
+        """Return the seconds until a first node of a site begins a trial: queue, boot, copies."""
+        del site
+        return 5.0 if role.is_here else role.start_timeout / 2
 
 
 def elapsed_s(trial: TrialState) -> float:
