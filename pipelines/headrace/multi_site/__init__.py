@@ -1,1 +1,1 @@
-"""A suite over several sites: its parts, their processes, and the driver that plans for them."""
+"""One suite over several sites: a part at each of them, and the driver of all."""
