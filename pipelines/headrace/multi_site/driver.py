@@ -23,7 +23,6 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.runs.site_machines import most_cost
 from headrace.states import StepState
-from headrace.steps import mailbox
 from headrace.steps.context import StepContext
 from headrace.suites.driver import SuiteDriver
 from headrace.suites.event_log import Journal
