@@ -20,6 +20,8 @@ AWS = PlannedSite(
     name="aws", slots=9, is_own=False, usd_per_hour=1.0, start_s=60.0, min_paid_s=60.0
 )
 DEAR = replace(AWS, name="dear", usd_per_hour=5.0, speed=4.0)
+CLOSED, FAST = replace(LAB, slots=0), replace(DEAR, speed=6.0)
+POOR = replace(AWS, speed=0.8, usd_per_hour=0.1)
 
 
 def asked(*sites: PlannedSite, trials: list[float], **changes: object) -> PlanInput:
@@ -45,13 +47,13 @@ EIGHT_HOURS = [HOUR_S] * 8
         (asked(LAB, AWS, trials=EIGHT_HOURS, left_s=-1.0), {"lab": 2, "aws": 6}),
         (asked(LAB, AWS, trials=EIGHT_HOURS, left_s=1, budget_usd=2.1), {"lab": 2, "aws": 1}),
         (asked(LAB, AWS, trials=EIGHT_HOURS, left_s=1, budget_usd=0), {"lab": 2, "aws": 0}),
-        (asked(replace(LAB, slots=0), AWS, trials=EIGHT_HOURS), {"lab": 0, "aws": 8}),
-        (asked(replace(LAB, slots=0), AWS, DEAR, trials=EIGHT_HOURS), {"lab": 0, "aws": 8, "dear": 0}),
+        (asked(CLOSED, AWS, trials=EIGHT_HOURS), {"lab": 0, "aws": 8}),
+        (asked(CLOSED, AWS, DEAR, trials=EIGHT_HOURS), {"lab": 0, "aws": 8, "dear": 0}),
         (asked(AWS, DEAR, trials=EIGHT_HOURS, policy="cheapest"), {"aws": 8, "dear": 0}),
-        (asked(AWS, replace(DEAR, speed=6.0), trials=EIGHT_HOURS, policy="cheapest"), {"aws": 0, "dear": 8}),
+        (asked(AWS, FAST, trials=EIGHT_HOURS, policy="cheapest"), {"aws": 0, "dear": 8}),
         (asked(LAB, AWS, trials=[HOUR_S, 5.0], policy="cheapest"), {"lab": 2, "aws": 0}),
         # the cheaper site is too slow to help: only the faster one opens
-        (asked(LAB, replace(AWS, speed=0.8, usd_per_hour=0.1), DEAR, trials=[8 * HOUR_S] * 3, left_s=8.5 * HOUR_S),
+        (asked(LAB, POOR, DEAR, trials=[8 * HOUR_S] * 3, left_s=8.5 * HOUR_S),
          {"lab": 2, "aws": 0, "dear": 1}),
         # 1 h of starting paid slots is not worth 10 s of work in each
         (asked(replace(AWS, min_paid_s=HOUR_S), trials=[10.0] * 9), {"aws": 1}),
