@@ -56,6 +56,8 @@ class PlanInput:
     """Time until the deadline, may be negative; infinite: none."""
     budget_usd: float = math.inf
     """US dollars that may still be spent; infinite: no limit."""
+    ahead_s: float = 10.0
+    """A trial is assigned this long before it can begin: handing it over takes about 2 s."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +93,6 @@ class Plan:
     """Whether the deadline cannot be met within the budget."""
 
 
-_AHEAD_S = 10.0
-"""A trial is assigned this long before it can begin: handing it over takes about 2 s."""
 _MOVE_S, _MOVE_SHARE = 15.0, 0.1
 """An assigned trial is taken back if elsewhere it ends earlier by this time and this share of its
 wait; by five times as much while no slot is free there."""
@@ -141,7 +141,7 @@ def plan(now: PlanInput) -> Plan:
         name, start_s = found.starts.get(number, (name, start_s))  # of a lump only its first one
         if home and name != home:
             withdraw.append((number, home))
-        elif name and not home and _is_due(work.by_name[name], start_s):
+        elif name and not home and work.is_due(work.by_name[name], start_s):
             assign.append((start_s, number, name))
         start_s += seconds / work.by_name[name].speed if name else 0.0
     return Plan(
@@ -199,11 +199,6 @@ def _num_open(site: PlannedSite) -> int:
     return max(site.open_slots, len(site.running_s) + len(site.assigned))
 
 
-def _is_due(site: PlannedSite, start_s: float) -> bool:
-    """Whether a trial is assigned now: a slot is free, or soon free, or opens for it."""
-    return start_s <= _AHEAD_S or start_s == site.start_s
-
-
 class _Work:
     """The trials of an input, and their schedules on numbers of slots by site."""
 
@@ -240,6 +235,16 @@ class _Work:
         start_s = max(site.start_s, site.min_paid_s, 1.0)
         count = math.ceil(self.total_s / site.speed / start_s)
         return min(site.slots, max(count, _num_open(site), 1))
+
+    def is_due(self, site: PlannedSite, start_s: float) -> bool:
+        """Whether a trial is assigned now: a slot is free, or soon free, or opens for it."""
+        return start_s <= self.now.ahead_s or start_s == site.start_s
+
+    def _stays(self, home: _Lane, best: _Lane, seconds: float) -> bool:
+        """Whether a trial stays where it waits, though it would end earlier elsewhere."""
+        least_s = _MOVE_S + _MOVE_SHARE * home.free_at[0]
+        least_s *= 1 if self.is_due(best.site, best.free_at[0]) else 5
+        return home.end_s(seconds) - best.end_s(seconds) <= least_s
 
     def is_met(self, counts: dict[str, int], until_s: float) -> bool:
         """Whether all trials end until then; the quick answer first."""
@@ -332,7 +337,7 @@ class _Work:
                 end_s = free_at[0] + seconds * pace
                 if end_s < best_s and seconds * pace * usd_per_s <= left_usd:
                     best, best_s, best_rank = lane, end_s, rank
-            if home in homes and best is not None and _stays(homes[home], best, seconds):
+            if home in homes and best is not None and self._stays(homes[home], best, seconds):
                 best = homes[home]
             if best is not None and best.usd_per_s and best.added_usd(seconds) > left_usd:
                 payable = [lane for lane in lanes if lane.added_usd(seconds) <= left_usd]
@@ -384,13 +389,6 @@ class _Lane:
 
 def _usd(site: PlannedSite, seconds: float) -> float:
     return site.usd_per_hour * seconds / 3600.0 if site.usd_per_hour else 0.0
-
-
-def _stays(home: _Lane, best: _Lane, seconds: float) -> bool:
-    """Whether a trial stays where it waits, though it would end earlier elsewhere."""
-    least_s = _MOVE_S + _MOVE_SHARE * home.free_at[0]
-    least_s *= 1 if _is_due(best.site, best.free_at[0]) else 5
-    return home.end_s(seconds) - best.end_s(seconds) <= least_s
 
 
 def _lumped(items: Sequence[_Item], total_s: float) -> Sequence[_Item]:
