@@ -61,9 +61,6 @@ _END_S = 60.0
 _GUESS_S = 60.0
 """Duration of a trial before any has ended."""
 
-_START_S = 60.0
-"""Time until a closed site with a queue has a node, if no forecast gives it."""
-
 _LEAST_PAID_S = 60.0
 
 
@@ -366,7 +363,15 @@ class SitesDriver(SuiteDriver):
         guess_s = statistics.fmean(known_s or took_s or [_GUESS_S])
         is_paused, usable = self._controls.is_paused, self._usable()
         names = [site.name for site in self._sites.values()]
-        speeds = inform(self._run, "speed of sites", partial(self._order.speeds, names), dict) or {}
+        speeds = (
+            inform(
+                self._run,
+                "speed of sites",
+                partial(self._order.speeds, names, self.suite_state),
+                dict,
+            )
+            or {}
+        )
         sites = tuple(
             self._planned_site(site, guess_s, speeds.get(site.name, 1.0), site in usable)
             for site in self._sites.values()
@@ -397,7 +402,10 @@ class SitesDriver(SuiteDriver):
         site.opening_s = (site.opening_s or time.monotonic()) if is_opening else None
         waits_s = 0.0 if site.opening_s is None else time.monotonic() - site.opening_s
         usual_s = inform(
-            self._run, "start of a site", partial(self._order.start_s, site.name, site.role), float
+            self._run,
+            "start of a site",
+            partial(self._order.start_s, site.site, self._context.recipe.train.role),
+            float,
         )
         return PlannedSite(
             name=site.name,

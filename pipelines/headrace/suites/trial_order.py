@@ -10,13 +10,16 @@ from statistics import NormalDist
 
 from headrace.entry_points import load_group
 from headrace.recipe.recipe import Recipe
-from headrace.recipe.site import Role
+from headrace.recipe.site import Site
 from headrace.record import Record
 from headrace.states import StepState
 from headrace.suites.suite_state import SuiteState, TrialState
 
 GROUP = "headrace.forecast"
 """Entry point: a class that derives from `TrialOrder`."""
+
+ASSUMED_START_S = 300.0
+"""Seconds from a request for nodes elsewhere to running work, if no earlier run shows it."""
 
 
 class Eta(Record):
@@ -60,15 +63,18 @@ class TrialOrder:
         """Return the seconds of waiting trials by number, for a new order; None: keep the old."""
         return None
 
-    def speeds(self, sites: Sequence[str]) -> dict[str, float]:
-        """Return the speeds of sites relative to each other, by name; absent if unknown."""
-        del sites
-        return {}
+    def speeds(
+        self, site_names: Sequence[str], suite_state: SuiteState | None = None
+    ) -> dict[str, float]:
+        """Return the speeds of several sites, relative to the first; 1 if unknown."""
+        return dict.fromkeys(site_names, 1.0)
 
-    def start_s(self, site: str, role: Role) -> float:
-        """Return the seconds until a first node of a site begins a trial: queue, boot, copies."""
-        del site
-        return 5.0 if role.is_here else role.start_timeout / 2
+    def start_s(self, site: Site, role_name: str) -> float:
+        """Return the expected seconds from a request for a role's nodes until they begin a trial.
+
+        The wait in a queue, boot and copies of the dataset are part of them.
+        """
+        return 0.0 if site.roles[role_name].is_here else ASSUMED_START_S
 
 
 def elapsed_s(trial: TrialState) -> float:
