@@ -186,13 +186,12 @@ class SitesDriver(SuiteDriver):
 
     def _collect(self) -> None:
         found = False
-        for name, site in self._sites.items():
+        for site in self._sites.values():
             for entry in site.link.take():
                 found = True
                 self._events.note(*self._merged(site, entry))
                 if isinstance(entry, Withdrawn | Started):
                     site.withdrawing.discard(entry.number)
-            del name
         if not found:
             time.sleep(_WAIT_S)
 
@@ -363,15 +362,8 @@ class SitesDriver(SuiteDriver):
         guess_s = statistics.fmean(known_s or took_s or [_GUESS_S])
         is_paused, usable = self._controls.is_paused, self._usable()
         names = [site.name for site in self._sites.values()]
-        speeds = (
-            inform(
-                self._run,
-                "speed of sites",
-                partial(self._order.speeds, names, self.suite_state),
-                dict,
-            )
-            or {}
-        )
+        asked = partial(self._order.speeds, names, self.suite_state)
+        speeds = inform(self._run, "speed of sites", asked, dict) or {}
         sites = tuple(
             self._planned_site(site, guess_s, speeds.get(site.name, 1.0), site in usable)
             for site in self._sites.values()
@@ -401,18 +393,14 @@ class SitesDriver(SuiteDriver):
         is_opening = bool(assigned) and not open_slots
         site.opening_s = (site.opening_s or time.monotonic()) if is_opening else None
         waits_s = 0.0 if site.opening_s is None else time.monotonic() - site.opening_s
-        usual_s = inform(
-            self._run,
-            "start of a site",
-            partial(self._order.start_s, site.site, self._context.recipe.train.role),
-            float,
-        )
+        asked = partial(self._order.start_s, site.site, self._context.recipe.train.role)
+        usual_s = inform(self._run, "start of a site", asked, float) or 0.0
         return PlannedSite(
             name=site.name,
             slots=slots,
             is_own=site.is_own,
             usd_per_hour=site.usd_per_hour or 0.0,
-            start_s=0.0 if open_slots else max(usual_s or 0.0, waits_s),
+            start_s=max(usual_s, waits_s),
             speed=speed,
             open_slots=open_slots,
             running_s=tuple(max(guess_s / speed - elapsed_s(row), 1.0) for row in running),
