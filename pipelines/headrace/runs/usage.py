@@ -26,8 +26,11 @@ from headrace.suites.records import Ended
 
 logger = logging.getLogger(__name__)
 
-_OF_TRIALS = "suite"
-"""Kind of the step whose trials use its machines."""
+_SUITE = "suite"
+"""Step of trials."""
+
+_OF_TRIALS = (_SUITE, "part")
+"""Kinds of steps whose trials use their machines."""
 
 
 def note_usage(*run_ids: str) -> None:
@@ -74,7 +77,7 @@ class LeaseMachines:
     def rows(self, attempts: Sequence[AttemptRecord]) -> list[UsageRecord]:
         """Return the rows of all attempts at steps that ran on them."""
         rows = [self._of_step(each) for each in attempts]
-        timed = [row for row in rows if row.started_at is not None and row.kind != _OF_TRIALS]
+        timed = [row for row in rows if row.started_at is not None and row.kind not in _OF_TRIALS]
         machines = [Span(row.started_at, row.ended_at or self.now) for row in self.machines]
         spans = [Span(row.started_at or 0.0, row.until) for row in timed]
         taken_s = {id(row): node_s
@@ -93,7 +96,7 @@ class LeaseMachines:
             run_id=self.lease.run_id,
             lease_id=self.lease.lease_id,
             machine_id=own[0].machine_id if len(own) == 1 else "",
-            step=_OF_TRIALS,
+            step=_SUITE,
             trial=ended.number,
             attempt=ended.attempt,
             kind="trial",
@@ -141,7 +144,7 @@ class LeaseMachines:
         found: dict[str, Any] = {"node_s": node_s}
         if (began := row.started_at) is not None:
             first = sorted(self.machines, key=lambda each: (each.started_at, each.created_at))[:1]
-            until = began if row.kind == _OF_TRIALS else row.until
+            until = began if row.kind in _OF_TRIALS else row.until
             found |= waits(first, row.created_at, began, until)
             if row.kind == "stage":
                 found["staging_s"] = max(row.until - began, 0.0)
