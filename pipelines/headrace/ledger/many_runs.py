@@ -86,10 +86,6 @@ class ManyRuns(LedgerPart):
         """Return runs by their ids, newest first; unknown ones are left out."""
         return self._all(_NEWEST_RUNS.where(RunRecord.run_id.in_(run_ids)))
 
-    def runs_by_key(self, prefix: str) -> tuple[RunRecord, ...]:
-        """Return runs whose key begins with a text, newest first."""
-        return self._all(_NEWEST_RUNS.where(RunRecord.key.startswith(prefix, autoescape=True)))
-
     def attempts_of(self, run_ids: Collection[str]) -> Mapping[str, Sequence[AttemptRecord]]:
         """Return all attempts by run, in the order of their requests."""
         query = select(AttemptRecord).where(AttemptRecord.run_id.in_(run_ids))

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import StepError
-from headrace.files.layout import LeaseFolder
+from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord
 from headrace.ledger.usage_records import UsageRecord
 from headrace.ledger.usage_rows import at_most
 from headrace.runs.machine_records import record_machines
+from headrace.runs.parts import part_status, suite_of_part
 from headrace.runs.usage_shares import Span, shares, waits
 from headrace.states import StepState
 from headrace.steps import mailbox
@@ -46,6 +47,9 @@ def _usage(run_ids: Collection[str]) -> Iterator[UsageRecord]:
     ledger, now = open_ledger(), time.time()
     attempts, leases = ledger.attempts_of(run_ids), ledger.leases_of(run_ids)
     machines = machines_by_lease([*chain.from_iterable(leases.values())])
+    for run_id in filter(suite_of_part, run_ids):
+        copies = map(_copy, leases.get(run_id, ())[-1:])
+        yield from (row for row in copies if row.fetched_bytes)
     for run_id, of_run in attempts.items():
         try:
             for lease in leases.get(run_id, ()):
@@ -54,6 +58,22 @@ def _usage(run_ids: Collection[str]) -> Iterator[UsageRecord]:
                 yield from held.rows([each for each in of_run if each.lease_id == lease.lease_id])
         except StepError as error:
             logger.warning("The usage of run %s is not recorded: %s", run_id, error.what)
+
+
+def _copy(lease: LeaseRecord) -> UsageRecord:
+    """Return the row of a part's dataset: the bytes that were copied to its site, and are there."""
+    status = part_status(SiteFolder(Path(lease.folder).parents[1]).run(lease.run_id))
+    return UsageRecord(
+        run_id=lease.run_id,
+        lease_id=lease.lease_id,
+        step="copy",
+        kind="copy",
+        cause=StepState.SUCCEEDED.value,
+        created_at=lease.created_at,
+        until=lease.created_at,
+        fetched_bytes=status.copied_bytes,
+        stored_bytes=status.done,
+    )
 
 
 def machines_by_lease(leases: Sequence[LeaseRecord]) -> Mapping[str, Sequence[MachineRecord]]:

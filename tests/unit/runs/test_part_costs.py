@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace.files.layout import RunFolder
+from headrace.files.atomic import write_record
+from headrace.files.layout import RunFolder, SiteFolder
 from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
+from headrace.recipe.site import SitePrices
 from headrace.runs.costs import run_cost
+from headrace.runs.parts import PartStatus
 from headrace.runs.trials import note_trials
 from headrace.runs.usage import note_usage
 from headrace.states import LeaseState, StepState
@@ -131,3 +134,18 @@ def test_the_step_of_a_part_takes_no_machine_that_its_trials_take(suite: RunReco
     note_usage("suite-at-lab")
     (row,) = open_ledger().usage("suite")
     assert (row.node_s, row.kind) == (0.0, kind)
+
+
+def test_the_copied_dataset_has_the_prices_of_the_parts_site(headrace_home: Path):
+    part_id = "digits-20260102-030405-0a1b2c3d-at-box"
+    part = run_row(part_id, key=f"{part_id[:-7]}/at/box", kind="part", site_name="box")
+    site, status = SiteFolder(headrace_home), PartStatus(done=10**10, copied_bytes=10**9)
+    open_ledger().add_run(part)
+    lease = lease_row(run_id=part_id, site_name="box", folder=str(site.leases / "lease-1"))
+    open_ledger().add_lease(lease, max_active=9)
+    site.run(part_id).path.mkdir(parents=True)
+    write_record(site.run(part_id).part, status)
+    note_usage(part_id)
+    prices = {"box": SitePrices(usd_per_gb_month=0.02, usd_per_fetched_gb=0.09)}
+    (total,) = open_ledger().usage_sums(prices=prices)
+    assert (total.usd_storage, total.usd_transfer, total.node_s) == (0.2, 0.09, 0.0)
