@@ -7,6 +7,7 @@ from typing import Any
 from headrace.files.atomic import write_json, write_record
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
+from headrace.recipe.suite import SuiteSpec
 from headrace.runs.runs import Run, files_digest
 from headrace.states import FailureClass, StepState
 from headrace.suites.records import (
@@ -41,10 +42,14 @@ AWS = SiteSummary(
 )  # fmt: skip
 
 
-def over_sites(run: Run, *sites: SiteSummary, **changes: Any) -> Run:
+def over_sites(run: Run, *sites: SiteSummary) -> Run:
     """Let a suite be one over several sites: lab, box and aws unless others are named."""
-    summary = SuiteSummary(total=13, counts={"queued": 13}, sites=sites or (LAB, BOX, AWS))
-    write_record(run.folder.summary, summary.model_copy(update=changes))
+    sites = sites or (LAB, BOX, AWS)
+    names = tuple(each.site for each in sites)
+    suite = (run.recipe.suite or SuiteSpec()).model_copy(update={"sites": names})
+    write_record(run.folder.recipe, run.recipe.model_copy(update={"suite": suite}))
+    summary = SuiteSummary(total=13, counts={"queued": 13}, sites=sites)
+    write_record(run.folder.summary, summary)
     return run
 
 

@@ -30,7 +30,8 @@ _COUNTED = ("running", "waiting", "ended")
 def trials_list(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) -> Listing:
     """Return a list with a row for each trial."""
     metrics = [each.metric for each in objectives]
-    titles = ("#", "state", "differs in", *metrics, "time", "node", "why it failed")
+    sites = ["site"] if any(row.site for row in rows) else []
+    titles = ("#", "state", "differs in", *metrics, "time", *sites, "node", "why it failed")
     listed = Listing(*titles, figures=("#", *metrics, "time"))
     keys = varying(rows) or tuple(dict.fromkeys(key for row in rows for key in row.values))
     names = short_keys(keys)
@@ -43,6 +44,7 @@ def trials_list(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) ->
             values_words(values) or row.name,
             *("" if value is None else f"{value:.5g}" for value in given),
             took_words(row),
+            *(row.site for _ in sites),
             row.node,
             _cause(row),
         )

@@ -20,14 +20,7 @@ from headrace.runs.audit import AIRFLOW, Actor, note
 from headrace.runs.on_disk import check_there
 from headrace.states import StepState
 from headrace.suites.analysis import PointResult, points
-from headrace.suites.records import (
-    FAILED,
-    CommandsApplied,
-    Control,
-    Point,
-    SuiteSummary,
-    Trial,
-)
+from headrace.suites.records import FAILED, CommandsApplied, Control, Point, Trial
 
 _Content = TypeAdapter(dict[str, Any])
 _LATER = ("retry", "add")
@@ -169,19 +162,12 @@ def has_more_to_do(run: RunFolder, step_kind: str = "suite") -> bool:
     return any(line.startswith(_LATER_LINES) for line in asked[applied:])
 
 
-def _site_names(folder: RunFolder) -> tuple[str, ...]:
-    """Return the names of the sites of a suite over several; empty: it has only one."""
-    from headrace.recipe.recipe import Recipe
-
-    if (summary := read_record(folder.summary, SuiteSummary)) and summary.sites:
-        return tuple(each.site for each in summary.sites)
-    recipe = read_record(folder.recipe, Recipe)  # its driver has not begun yet
-    return recipe.suite.sites if recipe and recipe.suite and len(recipe.suite.sites) > 1 else ()
-
-
 def _check_site(record: RunRecord, site: str = "", limit: int | None = None) -> str:
     """Return the site and its limit for the audit; raise unless the suite has several sites."""
-    names = _site_names(RunFolder(Path(record.folder)))
+    from headrace.recipe.recipe import Recipe  # as above
+
+    recipe = read_record(RunFolder(Path(record.folder)).recipe, Recipe)
+    names = recipe.suite.sites if recipe and recipe.suite else ()
     if not names:
         raise UserError(
             f"Suite {record.run_id} has only one site: {record.site_name}",

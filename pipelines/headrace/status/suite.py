@@ -32,8 +32,8 @@ _MOST_CHANGED = 2000
 _MOST_LETTERS = 300
 _MOST_POINTS = 20
 _OF_ROWS = (
-    *("number", "name", "objective", "started_at", "finished_at", "attempts", "node", "usd"),
-    "energy_wh",
+    *("number", "name", "objective", "started_at", "finished_at", "attempts", "site", "node"),
+    *("usd", "energy_wh"),
 )
 
 
@@ -82,6 +82,8 @@ class TrialColumns(Record):
     started_at: tuple[float | None, ...]
     finished_at: tuple[float | None, ...]
     attempts: tuple[int, ...]
+    site: tuple[str, ...]
+    """Site of the newest attempt, or that it waits for; empty: that of the suite."""
     node: tuple[str, ...]
     usd: tuple[float | None, ...]
     energy_wh: tuple[float | None, ...]

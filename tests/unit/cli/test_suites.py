@@ -394,10 +394,3 @@ def test_what_cannot_be_asked_of_a_site_is_refused(
     with pytest.raises(UserError, match=why):
         shown("site", suite.run_id, *words)
     assert not suite.folder.controls.exists()
-
-
-def test_before_its_driver_begins_a_suite_has_the_sites_of_its_recipe() -> None:
-    run = make_suite(overrides=("suite.points=[{}]", "suite.sites=[lab, box]"))
-    assert "asked to" in shown("site", run.run_id, "lab", "--pause")
-    with pytest.raises(UnknownNameError, match="Valid: box, lab"):
-        shown("site", run.run_id, "aws", "--pause")
