@@ -146,7 +146,12 @@ def test_the_main_keys_of_recipes_have_fields_that_tell_what_recipes_say(dag_bag
 
 
 def test_a_suite_may_name_several_sites_with_a_policy_a_deadline_and_a_budget(dag_bag):
-    given = {"sites": ["laptop", "slurm-dev"], "policy": "cheapest", "deadline": "90 min", "budget": 2.5}
+    given = {
+        "sites": ["laptop", "slurm-dev"],
+        "policy": "cheapest",
+        "deadline": "90 min",
+        "budget": 2.5,
+    }
     params = dag_bag.dags["headrace_suite"].params
     assert {name: params.get_param(name).resolve(value) for name, value in given.items()} == given
     words = check_sweep(overrides_of({"recipe": "digits", "site": "laptop", **given}), None)

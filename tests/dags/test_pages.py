@@ -16,8 +16,10 @@ from sqlalchemy import event
 from starlette.requests import Request
 
 from headrace.errors import UnknownNameError
+from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
 from headrace.record import Figures, Record
+from headrace.runs.prediction import Frontier, FrontierPoint, Interval
 from headrace.status.run_page import run_page
 from headrace.suites.records import Control
 from headrace_pages.answers import Answers
@@ -71,6 +73,22 @@ def test_the_body_of_an_act(client, path, body):
     answer = client.post(f"/act/{path}", content=body, headers={"Content-Type": "application/json"})
     assert 400 <= answer.status_code < 500, answer.text
     assert answer.json()["detail"]
+
+
+def test_the_picture_of_forecasts_is_left_out_where_there_are_none(client):
+    suite = over_sites(make_suite())
+
+    def picture():
+        return client.get(f"/data/suite?id={suite.run_id}").json()["picture"]
+
+    assert "hours to the end" in picture()
+    free = Interval(low=0, mean=0, high=0)
+    points = (FrontierPoint(policy="<b>", makespan_s=free, usd=free),)
+    write_record(suite.folder.frontier, Frontier(points=points))
+    assert "&lt;b&gt;" in picture()
+    for content in ('{"points": []}', "{"):
+        suite.folder.frontier.write_text(content)
+        assert picture() == ""
 
 
 @pytest.mark.parametrize(

@@ -90,8 +90,13 @@ def test_sites_are_shown_with_the_price_of_deadlines_and_left(
     page.locator("dialog[open]").get_by_role("button", name="Move off").click()
     expect(page.get_by_text("Requested: leave-site box")).to_be_visible()
     assert asked(suite) == [("limit-site", ()), ("leave-site", ())]
+    picture = page.get_by_role("img", name="US dollars against the time to the end, by policy")
+    for words in ("own-first", "cheapest", "spread", "hours to the end"):
+        expect(picture.get_by_text(words, exact=True)).to_be_visible()
+    expect(picture.locator("circle")).to_have_count(4 + 3 + 1)
+    first = picture.locator("polyline").first
+    assert first.evaluate("it => getComputedStyle(it).stroke") not in ("none", "rgb(0, 0, 0)")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    page.screenshot(path=f"/tmp/lanes-{width}.png", full_page=True)
 
 
 def test_a_running_trial_is_cancelled_on_its_page(page: Page, visit: Visit, suite: Run):

@@ -8,6 +8,7 @@ from headrace.files.atomic import write_json, write_record
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.suite import SuiteSpec
+from headrace.runs.prediction import Frontier, FrontierPoint, Interval
 from headrace.runs.runs import Run, files_digest
 from headrace.states import FailureClass, StepState
 from headrace.suites.records import (
@@ -42,14 +43,30 @@ AWS = SiteSummary(
 )  # fmt: skip
 
 
+def forecasts() -> Frontier:
+    """Forecasts of a suite for three policies and two deadlines each."""
+
+    def about(mean: float) -> Interval:
+        return Interval(low=mean * 0.8, mean=mean, high=mean * 1.3)
+
+    given = (("own-first", 5, 0), ("own-first", 3, 4), ("cheapest", 4, 2), ("spread", 2, 6))
+    return Frontier(
+        points=tuple(
+            FrontierPoint(policy=name, makespan_s=about(hours * 3600.0), usd=about(usd))
+            for name, hours, usd in given
+        )
+    )
+
+
 def over_sites(run: Run, *sites: SiteSummary) -> Run:
     """Let a suite be one over several sites: lab, box and aws unless others are named."""
     sites = sites or (LAB, BOX, AWS)
     names = tuple(each.site for each in sites)
     suite = (run.recipe.suite or SuiteSpec()).model_copy(update={"sites": names})
     write_record(run.folder.recipe, run.recipe.model_copy(update={"suite": suite}))
-    summary = SuiteSummary(total=13, counts={"queued": 13}, sites=sites)
+    summary = SuiteSummary(total=13, counts={"queued": 13}, sites=sites, eta_s=9000.0)
     write_record(run.folder.summary, summary)
+    write_record(run.folder.frontier, forecasts())
     return run
 
 

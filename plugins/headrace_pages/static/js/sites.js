@@ -34,6 +34,11 @@ function Actions({ suite, row, refresh }) {
   </span>`;
 }
 
+/** Forecasts by policy: SVG of the server, whose only texts are its own. */
+const Picture = ({ suite }) => suite.picture && html`<${Section} title="Deadline against dollars">
+  <figure class="frontier" dangerouslySetInnerHTML=${{ __html: suite.picture }}></figure>
+  <p class="muted small">Forecasts at the start, with intervals of 80 %. ${isActive(suite.state) && "The ring is what is expected now."}</p><//>`;
+
 /** A lane for each site; nothing for a suite of one site. */
 export function Sites({ suite, refresh }) {
   if (!suite.sites.length) return null;
@@ -53,5 +58,6 @@ export function Sites({ suite, refresh }) {
     { id: "acts", title: "Actions", hidden: true, wide: true, cell: (row) => (suite.can_act && goesOn ? html`<${Actions} suite=${suite} row=${row} refresh=${refresh} />` : null) },
   ];
   return html`<${Section} title="Sites" flush>
-    <${Table} caption="Sites" columns=${columns} rows=${suite.sites} rowKey=${(row) => row.site} cards /><//>`;
+    <${Table} caption="Sites" columns=${columns} rows=${suite.sites} rowKey=${(row) => row.site} cards /><//>
+    <${Picture} suite=${suite} />`;
 }
