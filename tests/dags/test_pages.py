@@ -23,6 +23,7 @@ from headrace.runs.prediction import Frontier, FrontierPoint, Interval
 from headrace.status.run_page import run_page
 from headrace.suites.records import Control
 from headrace_pages.answers import Answers
+from headrace_pages.frontier import suite_with_picture
 from support.ledger_rows import run_row
 from support.runs import make_run
 from support.suite_journal import make_suite, over_sites
@@ -75,11 +76,12 @@ def test_the_body_of_an_act(client, path, body):
     assert answer.json()["detail"]
 
 
-def test_the_picture_of_forecasts_is_left_out_where_there_are_none(client):
+@pytest.mark.usefixtures("headrace_home")
+def test_the_picture_of_forecasts_is_left_out_where_there_are_none():
     suite = over_sites(make_suite())
 
     def picture():
-        return client.get(f"/data/suite?id={suite.run_id}").json()["picture"]
+        return suite_with_picture(suite.run_id, can_act=True).picture
 
     assert "hours to the end" in picture()
     free = Interval(low=0, mean=0, high=0)
