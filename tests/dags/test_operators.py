@@ -58,6 +58,7 @@ from headrace_airflow.triggers import RoomTrigger, StepTrigger
 from headrace_probes.operator import PrepareProbeOperator
 from headrace_probes.probe_records import ProbeOptions
 from support.runs import attempt_row_of, lease_on_disk
+from support.suite_journal import AWS, LAB, over_sites
 
 
 class Outlets(dict):
@@ -446,6 +447,21 @@ def test_a_step_that_waits_in_a_queue_holds_no_worker(
     with pytest.raises(TaskDeferred):
         step(run).execute(context)
     assert looks.num == 1
+
+
+def test_a_suite_over_several_sites_leaves_a_table_of_them(run, context, script):
+    lease_on_disk(run, "gpu")
+    sites = (LAB.model_copy(update={"run_id": run.run_id}), AWS)
+    over_sites(run, *sites)
+    script("start", SUCCEEDED)
+    script("run_leases.release", None)
+    step(run).execute(context)
+    lab, aws = context["ti"].pushed["sites"]
+    assert lab == {
+        "site": "lab", "run_id": run.run_id, "state": "open", "ended": 5, "usd": 0.0,
+        "leases": [f"{run.run_id}-gpu-1"],
+    }  # fmt: skip
+    assert (aws["site"], aws["leases"]) == ("aws", [])
 
 
 @pytest.mark.parametrize(("pack_role", "released"), [("cpu", ["cpu", "gpu"]), ("gpu", ["gpu"])])

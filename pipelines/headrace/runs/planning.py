@@ -148,7 +148,7 @@ def note_prediction(run: Run) -> None:
 
     if found := inform(run.folder, "forecast", forecast, Prediction):
         inform(run.folder, "forecast", partial(write_record, file, found))
-    if run.recipe.suite is not None and run.recipe.suite.sites:
+    if asked.kind == "suite" and run.recipe.suite is not None and run.recipe.suite.sites:
         asked_of = partial(planner().frontier, run)
         if points := inform(run.folder, "frontier", asked_of, Frontier, DECISION_S):
             inform(run.folder, "frontier", partial(write_record, run.folder.frontier, points))
