@@ -20,7 +20,7 @@ NEWEST_LEASES = select(LeaseRecord).order_by(
     LeaseRecord.created_at.desc(), LeaseRecord.lease_id.desc()
 )
 _NEWEST_RUNS = select(RunRecord).order_by(RunRecord.created_at.desc(), RunRecord.run_id.desc())
-_NO_RUNS = ("pack", "rehearsal")
+_NO_RUNS = ("pack", "rehearsal", "part")
 """Kinds that are listed only by their names, or by `all`."""
 
 

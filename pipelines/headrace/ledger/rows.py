@@ -75,7 +75,7 @@ class RunRecord(LedgerRow, kw_only=True):
             self.part_of = self.key.rpartition("/at/")[0]
 
 
-def with_parts(run_id: ColumnElement[str] | str) -> Select[tuple[str]]:
+def with_parts(run_id: ColumnElement[str] | str) -> Select[str]:
     """Return a query of the ids of a run, and of its parts if it is a suite over several sites."""
     is_meant = or_(RunRecord.run_id == run_id, RunRecord.part_of == run_id)
     return select(RunRecord.run_id).where(is_meant)

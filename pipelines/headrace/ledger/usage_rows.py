@@ -126,8 +126,6 @@ def at_most(values: Iterable[Value], number: int = 200) -> Iterator[tuple[Value,
 
 
 _ENERGY_WH = "coalesce(u.energy_wh + u.cpu_energy_wh, u.energy_wh, u.cpu_energy_wh)"
-_IN_RUN = """IN (SELECT w.run_id FROM headrace_runs AS w
-    WHERE w.run_id = {0} OR w.part_of = {0})"""
 _OF_ALL = "FROM headrace_machines AS m WHERE m.lease_id = {row}.lease_id"
 _RATE = f"""CASE {{row}}.machine_id
     WHEN '' THEN (SELECT CASE WHEN count(*) = count(usd_per_hour) THEN
@@ -139,8 +137,9 @@ _RATE = f"""CASE {{row}}.machine_id
 
 def _of_trial(value: str) -> ColumnElement[float | None]:
     found = f"""(SELECT CASE WHEN count(*) = count({value}) THEN sum({value}) END
-        FROM headrace_usage AS u WHERE u.step = 'suite'
-        AND u.trial = headrace_trials.number AND u.run_id {_IN_RUN.format("headrace_trials.run_id")})"""
+        FROM headrace_usage AS u WHERE u.step = 'suite' AND u.trial = headrace_trials.number
+        AND u.run_id IN (SELECT w.run_id FROM headrace_runs AS w
+            WHERE w.run_id = headrace_trials.run_id OR w.part_of = headrace_trials.run_id))"""
     return literal_column(found, Double())
 
 

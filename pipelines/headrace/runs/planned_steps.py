@@ -13,7 +13,7 @@ from headrace.errors import UnknownNameError, nearest
 if TYPE_CHECKING:  # lists of runs read no recipes
     from headrace.recipe.recipe import Recipe
 
-KINDS = ("train", "pack", "evaluate", "suite")
+KINDS = ("train", "pack", "evaluate", "suite", "part")
 """Kinds of runs that headrace has; other kinds have one step, which a package adds."""
 
 
@@ -53,7 +53,7 @@ def steps_of(recipe: Recipe, kind: str) -> tuple[PlannedStep, ...]:
         return (PlannedStep(name="evaluate", kind="evaluate", role=role, needs=data),)
     if kind not in KINDS:
         return (PlannedStep(name=kind, kind=kind, role=role),)
-    if kind == "suite":
+    if kind in ("suite", "part"):
         return (*packing, PlannedStep(name="suite", kind="suite", role=role, needs=data))
     checkpoint = ("checkpoint", "train", "checkpoint")
     best = [("best_checkpoint", "train", "best_checkpoint")] if recipe.trainer.monitor else []

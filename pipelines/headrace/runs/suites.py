@@ -23,7 +23,7 @@ from headrace.suites.analysis import PointResult, points
 from headrace.suites.records import FAILED, CommandsApplied, Control, Point, Trial
 
 _Content = TypeAdapter(dict[str, Any])
-_LATER = ("retry", "add")
+_LATER = ("retry", "add", "assign")
 _LATER_LINES = tuple(f'{{"what":"{what}"'.encode() for what in _LATER)
 _APPLIED = b'{"event":"heeded"'
 
