@@ -16,6 +16,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
+from headrace.batch.meter import meter_of
 from headrace.errors import HeadraceError, StepCancelledError
 from headrace.informing import inform
 from headrace.multi_site.site_link import Message, SiteLink
@@ -23,7 +24,6 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.runs.site_machines import most_cost
 from headrace.states import StepState
-from headrace.steps import mailbox
 from headrace.steps.context import StepContext
 from headrace.suites.driver import SuiteDriver
 from headrace.suites.event_log import Journal
@@ -61,9 +61,6 @@ _END_S = 60.0
 _GUESS_S = 60.0
 """Duration of a trial before any has ended."""
 
-_START_S = 60.0
-"""Time until a closed site with a queue has a node, if no forecast gives it."""
-
 _LEAST_PAID_S = 60.0
 
 
@@ -78,6 +75,8 @@ class SiteState:
     """Trials at once on a node."""
     usd_per_hour: float | None
     """US dollars of a slot."""
+    is_own: bool
+    """Whether its machines are not rented by the hour."""
     withdrawing: set[int] = field(default_factory=set)
     limit: int | None = None
     """The limit that was sent to the part."""
@@ -151,6 +150,7 @@ def site_state(site: Site, recipe: Recipe, link: SiteLink) -> SiteState:
         link=link,
         per_node=per_node,
         usd_per_hour=None if usd is None else usd / role.nodes / per_node,
+        is_own=meter_of(role) is None,
     )
 
 
@@ -186,13 +186,12 @@ class SitesDriver(SuiteDriver):
 
     def _collect(self) -> None:
         found = False
-        for name, site in self._sites.items():
+        for site in self._sites.values():
             for entry in site.link.take():
                 found = True
                 self._events.note(*self._merged(site, entry))
                 if isinstance(entry, Withdrawn | Started):
                     site.withdrawing.discard(entry.number)
-            del name
         if not found:
             time.sleep(_WAIT_S)
 
@@ -363,7 +362,8 @@ class SitesDriver(SuiteDriver):
         guess_s = statistics.fmean(known_s or took_s or [_GUESS_S])
         is_paused, usable = self._controls.is_paused, self._usable()
         names = [site.name for site in self._sites.values()]
-        speeds = inform(self._run, "speed of sites", partial(self._order.speeds, names), dict) or {}
+        asked = partial(self._order.speeds, names, self.suite_state)
+        speeds = inform(self._run, "speed of sites", asked, dict) or {}
         sites = tuple(
             self._planned_site(site, guess_s, speeds.get(site.name, 1.0), site in usable)
             for site in self._sites.values()
@@ -393,22 +393,21 @@ class SitesDriver(SuiteDriver):
         is_opening = bool(assigned) and not open_slots
         site.opening_s = (site.opening_s or time.monotonic()) if is_opening else None
         waits_s = 0.0 if site.opening_s is None else time.monotonic() - site.opening_s
-        usual_s = inform(
-            self._run, "start of a site", partial(self._order.start_s, site.name, site.role), float
-        )
+        asked = partial(self._order.start_s, site.site, self._context.recipe.train.role)
+        usual_s = inform(self._run, "start of a site", asked, float) or 0.0
         return PlannedSite(
             name=site.name,
             slots=slots,
-            is_own=site.role.ec2 is None,
+            is_own=site.is_own,
             usd_per_hour=site.usd_per_hour or 0.0,
-            start_s=0.0 if open_slots else max(usual_s or 0.0, waits_s),
+            start_s=max(usual_s, waits_s),
             speed=speed,
             open_slots=open_slots,
             running_s=tuple(max(guess_s / speed - elapsed_s(row), 1.0) for row in running),
             assigned=tuple(
                 row.trial.number for row in assigned if row.trial.number not in site.withdrawing
             ),
-            min_paid_s=_LEAST_PAID_S if site.role.ec2 is not None else 0.0,
+            min_paid_s=_LEAST_PAID_S if not site.is_own else 0.0,
         )
 
     def _is_over(self) -> bool:
@@ -467,7 +466,7 @@ class SitesDriver(SuiteDriver):
             running=running,
             assigned=len(mine) - running - ended_here,
             ended=ended_here,
-            is_own=site.role.ec2 is None,
+            is_own=site.is_own,
             usd_per_hour=site.usd_per_hour,
             usd=look.usd,
             eta_s=planned.ends_s or None,

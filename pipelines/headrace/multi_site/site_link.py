@@ -143,7 +143,8 @@ class SiteLink:
         self._read(part)
         record = open_ledger().run(part.run_id)
         is_over = record.state.is_final
-        if not is_over or self._is_new or has_more_to_do(part.folder):
+        has_ended_well = record.state is StepState.SUCCEEDED
+        if not is_over or self._is_new or (has_ended_well and has_more_to_do(part.folder)):
             start_part(part)
             self._is_new = False
         status = part_status(part.folder)

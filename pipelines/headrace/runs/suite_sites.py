@@ -74,9 +74,9 @@ def suite_sites(
         SiteError: One of the sites cannot be used; the message has all that cannot, and why.
     """
     found, problems = dict[str, SuiteSite](), list[str]()
-    for asked in recipe.suite.sites if recipe.suite else ():
+    for place, asked in enumerate(recipe.suite.sites if recipe.suite else ()):
         try:
-            each = _suite_site(recipe, asked, user, by, is_from_terminal=is_from_terminal)
+            each = _suite_site(recipe, place, user, by, is_from_terminal=is_from_terminal)
             if each.site.name in found:
                 raise UserError(f"it is site '{each.site.name}', which is named twice")
             problems += (f"{asked}: {why}" for why in _lacking(recipe, each.site))
@@ -93,8 +93,9 @@ def suite_sites(
 
 
 def _suite_site(
-    recipe: Recipe, asked: str, user: str | None, by: str, *, is_from_terminal: bool
+    recipe: Recipe, place: int, user: str | None, by: str, *, is_from_terminal: bool
 ) -> SuiteSite:
+    asked = (recipe.suite or SuiteSpec()).sites[place]
     is_file = asked.endswith(_FILES)
     if is_file and not is_from_terminal:
         raise UserError("it is a file; in Airflow sites have names")
@@ -102,8 +103,8 @@ def _suite_site(
     check_user(site, by)
     dataset = recipe.dataset
     if dataset is not None and not is_remote(dataset.path or ""):  # its copy there
-        place = Path(site.folder).expanduser().absolute() / "datasets" / dataset.name
-        dataset = DatasetSpec(name=dataset.name, path=str(place))
+        copy = Path(site.folder).expanduser().absolute() / "datasets" / dataset.name
+        dataset = DatasetSpec(name=dataset.name, path=str(copy))
     resolved, site = resolve(
         recipe.model_copy(update={"dataset": dataset}),
         site,
@@ -112,7 +113,8 @@ def _suite_site(
     )
     check_role(resolved, site)
     check_targets(resolved, site)
-    return SuiteSite(asked=str(locate("sites", asked).absolute()) if is_file else asked, site=site)
+    asked = str(locate("sites", asked).absolute()) if is_file else asked
+    return SuiteSite(asked=asked, site=site, place=place)
 
 
 def _lacking(recipe: Recipe, site: Site) -> Iterator[str]:

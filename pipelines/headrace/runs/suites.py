@@ -24,6 +24,7 @@ from headrace.suites.records import FAILED, CommandsApplied, Control, Point, Tri
 
 _Content = TypeAdapter(dict[str, Any])
 _LATER = ("retry", "add", "assign")
+_STEPS = ("suite", "sites")
 _LATER_LINES = tuple(f'{{"what":"{what}"'.encode() for what in _LATER)
 _APPLIED = b'{"event":"heeded"'
 
@@ -152,7 +153,7 @@ def further_points(
 
 def has_more_to_do(run: RunFolder, step_kind: str = "suite") -> bool:
     """Whether a suite step succeeded before it applied all commands for further trials."""
-    asked = (read_bytes(run.controls) or b"").splitlines() if step_kind == "suite" else []
+    asked = (read_bytes(run.controls) or b"").splitlines() if step_kind in _STEPS else []
     if not asked:
         return False
     applied = 0
