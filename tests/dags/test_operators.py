@@ -38,6 +38,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.recipe.base import Target
 from headrace.runs.audit import refused_requests
 from headrace.runs.owners import user_of
+from headrace.runs.planned_steps import steps_of
 from headrace.runs.runs import open_run
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.status.lease import LeaseView, Look
@@ -200,6 +201,30 @@ def test_prepare_shows_the_plan_and_the_resolved_recipe(context, headrace_home):
     model = Target.model_validate({"_target_": "a.B", "api_key": "hush"})
     secretive = replace(run, recipe=run.recipe.model_copy(update={"model": model}))
     assert "api_key: '***'" in preview.recipe_text(secretive)
+
+
+def test_prepare_makes_a_suite_over_several_sites(context, headrace_home):
+    (headrace_home / "sites").mkdir(parents=True)
+    for name in ("lab", "box"):
+        role, folder = {"backend": "local", "kind": "pool"}, str(headrace_home / name)
+        tiers = [{"name": "disk", "folder": folder, "reserve": 0}]
+        site = {"name": name, "folder": folder, "tiers": tiers, "roles": {"cpu": role, "gpu": role}}
+        (headrace_home / "sites" / f"{name}.yaml").write_text(json.dumps(site))
+    operator = PrepareRunOperator(task_id="prepare", kind="suite")
+    given = {"policy": "spread", "deadline": "2h", "budget": None, "trials": None}
+    context["params"] |= {**given, "sites": ["lab", "box"], "overrides": ["seed=1,2"]}
+    run = open_run(operator.execute(context))
+    suite = run.recipe.suite
+    assert (run.request.site, suite.sites) == ("lab", ("lab", "box"))
+    assert (suite.policy, suite.deadline, suite.budget) == ("spread", 7200.0, None)
+    planned = {each.name: each.role for each in steps_of(run.recipe, "suite")}
+    assert planned == {"pack": "cpu", "suite": "driver"}
+    assert "driver: " in operator.plan
+    for sites, words in ((["lab", "mars"], "no site 'mars'"), (["lab", "lab"], "named twice")):
+        context["ti"].run_id = context["dag_run"].run_id = words
+        context["params"]["sites"] = sites
+        with pytest.raises(AirflowFailException, match=words):
+            operator.execute(context)
 
 
 def test_prepare_makes_a_probe_of_what_the_form_says(context):

@@ -226,7 +226,8 @@ def site(
         raise UserError(f"A command for a site was given {what}", hint)
     record, name = find_suite(words[0] if len(words) > 1 else None, _MOST_NAMED), words[-1]
     if limit is not None:
-        asked = f"run at most {limit} trials at once on {name}" if limit else f"not limit {name}"
+        most = f"{limit} {'trial' if limit == 1 else 'trials'}"
+        asked = f"run at most {most} at once on {name}" if limit else f"not limit {name}"
         _ask(record, "limit-site", asked, site=name, limit=limit or None)
     elif leave:
         _ask(record, "leave-site", f"move its trials off {name}", site=name)
