@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, HTTPException
 from pydantic import Field
@@ -101,7 +101,9 @@ def mark(act: MarkAct, user: User) -> Done:
 def suite(act: SuiteAct, user: User) -> Done:
     """Pause or continue a suite, cancel or retry trials."""
     record = find_suite(act.id)
-    of_site = {"site": act.site, "limit": act.limit} if act.what.endswith("-site") else {}
+    of_site: dict[str, Any] = {}
+    if act.what.endswith("-site"):
+        of_site = {"site": act.site, "limit": act.limit}
     ask(record, act.what, act.trials, by=_checked(user, record, act.what), **of_site)
     which = f" of trials {', '.join(map(str, act.trials))}" if act.trials else ""
     which = f" {act.site}" if of_site else which

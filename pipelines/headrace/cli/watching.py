@@ -107,7 +107,7 @@ class Watching:
 
     def count(self, suite: SuiteView) -> None:
         """Print trials by state in a line after a change, not too often, and at their end."""
-        states = {each.site: each.state for each in suite.sites}
+        states = {each.site: str(each.state) for each in suite.sites}
         counted = (suite.state.is_final, suite.trials.counts, states)
         if counted != self._counted and (suite.state.is_final or self._counts()):
             self._counted = counted
