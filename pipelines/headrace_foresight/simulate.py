@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -134,7 +134,7 @@ class World:
     busy_gpu_s: float = 0.0
     useful_gpu_s: float = 0.0
     waited_s: float = 0.0
-    usd_of: Counter[str] = field(default_factory=Counter)
+    usd_of: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     interruptions: int = 0
 
     def __post_init__(self) -> None:
@@ -289,7 +289,7 @@ class World:
         return Outcome(
             makespan_s=self.ended_at - min(job.at_s for job in jobs),
             node_hours=self.paid_node_s / _HOUR_S,
-            usd=self.usd_of.total(),
+            usd=sum(self.usd_of.values()),
             usd_of=dict(self.usd_of),
             utilisation=self.busy_gpu_s / (self.paid_gpu_s or 1.0),
             waste=1.0 - self.useful_gpu_s / (self.paid_gpu_s or 1.0),

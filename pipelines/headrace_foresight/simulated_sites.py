@@ -89,7 +89,7 @@ class PlannedWorld(World):
             waiting=tuple((piece.rank, piece.expected_left_s) for piece in every),
             policy=scenario.policy or "own-first",
             left_s=scenario.deadline_s - now,
-            budget_usd=scenario.budget_usd - self.usd_of.total() - live_usd,
+            budget_usd=scenario.budget_usd - sum(self.usd_of.values()) - live_usd,
             ahead_s=max(PlanInput.ahead_s, self.every_s),
         )
 
