@@ -6,8 +6,10 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import slurm_dev
@@ -26,7 +28,7 @@ LEAVING_S = 60
 
 @dataclass(frozen=True)
 class DevSlurm:
-    """A running Slurm with four nodes."""
+    """A running Slurm."""
 
     shape: Shape
     """What it consists of."""
@@ -100,19 +102,33 @@ class DevSlurm:
         return self.run("squeue", "--noheader", "--format=%i", *options).split()
 
 
-@pytest.fixture(scope="session")
-def dev_slurm() -> Iterator[DevSlurm]:
-    """A Slurm of four nodes with two fake GPUs each; its daemons end with the tests."""
+@contextmanager
+def running(**shape_keys: Any) -> Iterator[DevSlurm]:
+    """Run a Slurm whose daemons end with this process; fields of its `Shape` as keywords."""
     reason = slurm_dev.why_not()
     if reason:
         pytest.skip(reason)
     folder = Path(tempfile.mkdtemp(prefix="headrace-slurm-", dir="/tmp"))  # short: sockets in it
     daemons = Daemons(folder, before=lambda: die_with_parent(signal.SIGKILL))
     try:
-        yield DevSlurm(slurm_dev.up(daemons), daemons)
+        yield DevSlurm(slurm_dev.up(daemons, **shape_keys), daemons)
     finally:
         slurm_dev.down(daemons)
         shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def dev_slurm() -> Iterator[DevSlurm]:
+    """A Slurm of four nodes with two fake GPUs each; its daemons end with the tests."""
+    with running() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def second_slurm() -> Iterator[DevSlurm]:
+    """Another Slurm, of two nodes with other names; only tests that need it start it."""
+    with running(cluster="box", node_prefix="box", nodes=2, cpus=2) as started:
+        yield started
 
 
 @pytest.fixture
