@@ -177,7 +177,7 @@ def start_controller(shape: Shape, daemons: Daemons) -> None:
 
 def start_node(shape: Shape, daemons: Daemons, name: str) -> Daemon:
     """Start the daemon of a node."""
-    command = ["slurmd", "-D", "-N", name]
+    command = [*shape.node_command, "slurmd", "-D", "-N", name]
     return daemons.start(node_daemon(name), command, _environment(shape))
 
 

@@ -28,6 +28,8 @@ class Shape:
     """Memory that each node claims to have."""
     gpus: int = 2
     """Fake GPUs of each node."""
+    node_command: tuple[str, ...] = ()
+    """Command that runs the daemon of a node, such as one that gives it other mounts."""
 
     @property
     def node_names(self) -> tuple[str, ...]:

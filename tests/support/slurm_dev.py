@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import tempfile
@@ -19,6 +20,7 @@ from slurm_dev_files import Shape
 from headrace.batch.commands import LocalCommands
 from headrace.batch.slurm import Slurm, node_names
 from headrace.processes.identity import die_with_parent
+from support import far_folder
 from support.leftovers import unmarked
 from support.waiting import wait_until
 
@@ -77,6 +79,16 @@ class DevSlurm:
             with unmarked():
                 slurm_dev.start_controller(self.shape, self.daemons)
 
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Let the controller answer nothing inside the context."""
+        (pid,) = [each.pid for each in self.daemons.all if each.name == "slurmctld"]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
     def heal(self) -> None:
         """Bring all daemons and nodes back."""
         self.restart_controller()
@@ -103,12 +115,19 @@ class DevSlurm:
 
 
 @contextmanager
-def running(**shape_keys: Any) -> Iterator[DevSlurm]:
-    """Run a Slurm whose daemons end with this process; fields of its `Shape` as keywords."""
+def running(*, is_far: bool = False, **shape_keys: Any) -> Iterator[DevSlurm]:
+    """Run a Slurm whose daemons end with this process.
+
+    Args:
+        is_far: Whether its nodes have the files of a `far_folder` in the Slurm's folder.
+        shape_keys: Fields of its `Shape`.
+    """
     reason = slurm_dev.why_not()
     if reason:
         pytest.skip(reason)
     folder = Path(tempfile.mkdtemp(prefix="headrace-slurm-", dir="/tmp"))  # short: sockets in it
+    if is_far:
+        shape_keys["node_command"] = far_folder.node_command(folder)
     daemons = Daemons(folder, before=lambda: die_with_parent(signal.SIGKILL))
     try:
         yield DevSlurm(slurm_dev.up(daemons, **shape_keys), daemons)
@@ -126,8 +145,8 @@ def dev_slurm() -> Iterator[DevSlurm]:
 
 @pytest.fixture(scope="session")
 def second_slurm() -> Iterator[DevSlurm]:
-    """Another Slurm, of two nodes with other names; only tests that need it start it."""
-    with running(cluster="box", node_prefix="box", nodes=2, cpus=2) as started:
+    """Another Slurm, of two nodes whose shared folder is `far_folder.mounted`."""
+    with running(is_far=True, cluster="far", node_prefix="far", nodes=2, cpus=2) as started:
         yield started
 
 
