@@ -176,6 +176,8 @@ class CommandsApplied(Record):
     """Ended trials that wait again."""
     cancelled: tuple[int, ...] = ()
     """Cancelled trials."""
+    leaving: tuple[int, ...] = ()
+    """Trials that leave this part of a suite."""
     priorities: dict[int, float] = {}
     """New priorities of trials, by number."""
 
