@@ -190,6 +190,10 @@ class RunFolder(Folder):
     """Of a suite: the key of the step that may write the events."""
     controls = Entry("controls.jsonl")
     """Of a suite: requests to it while it runs, append-only, written by the control side."""
+    sites = Entry("sites")
+    """Of a suite over several sites: folder of these sites, `<name>.json`, as when it began."""
+    part = Entry("part.json")
+    """Of a part of a suite: what its process does; replaced by it."""
     summary = Entry("suite.json")
     """Of a suite: counts, the best trial, the running ones; replaced every second."""
 

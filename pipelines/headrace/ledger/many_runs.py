@@ -20,7 +20,7 @@ NEWEST_LEASES = select(LeaseRecord).order_by(
     LeaseRecord.created_at.desc(), LeaseRecord.lease_id.desc()
 )
 _NEWEST_RUNS = select(RunRecord).order_by(RunRecord.created_at.desc(), RunRecord.run_id.desc())
-_NO_RUNS = ("pack", "rehearsal")
+_NO_RUNS = ("pack", "rehearsal", "part")
 """Kinds that are listed only by their names, or by `all`."""
 
 
@@ -85,6 +85,10 @@ class ManyRuns(LedgerPart):
     def runs_of(self, run_ids: Collection[str]) -> tuple[RunRecord, ...]:
         """Return runs by their ids, newest first; unknown ones are left out."""
         return self._all(_NEWEST_RUNS.where(RunRecord.run_id.in_(run_ids)))
+
+    def runs_by_key(self, prefix: str) -> tuple[RunRecord, ...]:
+        """Return runs whose key begins with a text, newest first."""
+        return self._all(_NEWEST_RUNS.where(RunRecord.key.startswith(prefix, autoescape=True)))
 
     def attempts_of(self, run_ids: Collection[str]) -> Mapping[str, Sequence[AttemptRecord]]:
         """Return all attempts by run, in the order of their requests."""

@@ -138,8 +138,8 @@ def note_prediction(run: Run) -> None:
     file, asked = run.folder.prediction, run.request
 
     def forecast() -> Prediction | None:
-        if read_record(file, Prediction) is not None:
-            return None
+        if asked.kind == "part" or read_record(file, Prediction) is not None:
+            return None  # the trials of a part come later
         return planner().predict(run.recipe, run.site, asked.kind, asked.options)
 
     if found := inform(run.folder, "forecast", forecast, Prediction):

@@ -23,7 +23,8 @@ from headrace.suites.analysis import PointResult, points
 from headrace.suites.records import FAILED, CommandsApplied, Control, Point, Trial
 
 _Content = TypeAdapter(dict[str, Any])
-_LATER = ("retry", "add")
+_LATER = ("retry", "add", "assign")
+_STEPS = ("suite", "sites")
 _LATER_LINES = tuple(f'{{"what":"{what}"'.encode() for what in _LATER)
 _APPLIED = b'{"event":"heeded"'
 
@@ -149,7 +150,7 @@ def further_points(
 
 def has_more_to_do(run: RunFolder, step_kind: str = "suite") -> bool:
     """Whether a suite step succeeded before it applied all commands for further trials."""
-    asked = (read_bytes(run.controls) or b"").splitlines() if step_kind == "suite" else []
+    asked = (read_bytes(run.controls) or b"").splitlines() if step_kind in _STEPS else []
     if not asked:
         return False
     applied = 0

@@ -41,7 +41,6 @@ MODULES = {
     "evaluate": "headrace.evaluation.evaluate_step",
     "nodes": "headrace.steps.node_facts",
     "suite": "headrace.suites.suite_step",
-    "part": "headrace.suites.suite_step",
     "sites": "headrace.multi_site.step",
 }
 """Modules of the built-in kinds of steps; only here are these higher layers named together."""

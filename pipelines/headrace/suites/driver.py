@@ -189,9 +189,7 @@ class SuiteDriver(ABC):
         return summary(self.suite_state, self._glances, total, eta, is_paused=is_paused)
 
     def _eta(self) -> Eta | None:
-        left = partial(
-            self._order.left, self.suite_state, self._glances.done, self._source.total
-        )
+        left = partial(self._order.left, self.suite_state, self._glances.done, self._source.total)
         return None if self._controls.is_paused else inform(self._run, "time left", left, Eta)
 
     def _tell(self) -> None:
@@ -205,4 +203,3 @@ class SuiteDriver(ABC):
         phase = f"{len(suite_state.running)} running{failed}{', paused' if now.paused else ''}"
         progress = Progress(done=round(done, 2), total=now.total, unit="trials", phase=phase)
         self._context.current = progress
-

@@ -68,7 +68,7 @@ def run(context: StepContext) -> dict[str, Any]:
 def source_of(context: StepContext) -> PointSource:
     """Return the source of a suite's trials."""
     recipe = context.recipe
-    if context.spec.kind == "part":
+    if is_there(context.run_folder.part):
         return AssignedTrials(recipe)
     if recipe.suite is None or recipe.suite.search is None:
         return PointSource(recipe)

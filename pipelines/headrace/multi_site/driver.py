@@ -1,0 +1,507 @@
+"""The driver of a suite over several sites: assigns trials to sites by the plan, merges their ends.
+
+Sites keep the trials that they have while this driver is away, or they are out of its reach.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import statistics
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+from pydantic import JsonValue
+
+from headrace.batch.meter import meter_of
+from headrace.errors import HeadraceError, StepCancelledError
+from headrace.informing import inform
+from headrace.multi_site.site_link import Message, SiteLink
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Role, Site
+from headrace.runs.site_machines import most_cost
+from headrace.states import StepState
+from headrace.steps.context import StepContext
+from headrace.suites.driver import SuiteDriver
+from headrace.suites.event_log import Journal
+from headrace.suites.nodes import needs_of
+from headrace.suites.points import PointSource
+from headrace.suites.records import (
+    Added,
+    Assigned,
+    Control,
+    Ended,
+    Entry,
+    SiteSummary,
+    Started,
+    SuiteSummary,
+    Withdrawn,
+)
+from headrace.suites.schedule import NodeResources, Resources
+from headrace.suites.site_plan import Plan, PlanInput, PlannedSite, SitePlan, plan
+from headrace.suites.suite_state import TrialState
+from headrace.suites.trial_order import Eta, elapsed_s
+from headrace.suites.trial_policy import ended, folder_of, judge, left_by
+
+logger = logging.getLogger(__name__)
+
+_WAIT_S = 0.2
+_FIRST_READ_S = 10.0
+_UNREACHABLE_S = 15.0
+_GIVEN_UP = 10
+"""Times `limits.lost_after` after which running trials of an unreachable site begin elsewhere."""
+
+_PAUSE_S = 30.0
+"""Pause of a site after its part has failed; it doubles each time."""
+
+_END_S = 60.0
+_GUESS_S = 60.0
+"""Duration of a trial before any has ended."""
+
+_LEAST_PAID_S = 60.0
+
+
+@dataclass(eq=False)
+class SiteState:
+    """A site, as the driver knows it."""
+
+    site: Site
+    role: Role
+    link: SiteLink
+    per_node: int
+    """Trials at once on a node."""
+    usd_per_hour: float | None
+    """US dollars of a slot."""
+    is_own: bool
+    """Whether its machines are not rented by the hour."""
+    withdrawing: set[int] = field(default_factory=set)
+    limit: int | None = None
+    """The limit that was sent to the part."""
+    failures: int = 0
+    failed_run: StepState | None = None
+    unusable_until_s: float = float("-inf")
+    opening_s: float | None = None
+    """Since when none of its nodes is there, though trials wait, on the monotonic clock."""
+
+    @property
+    def name(self) -> str:
+        """Name of the site."""
+        return self.site.name
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the site was last reached."""
+        return time.monotonic() - self.link.look.seen_s
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the site was reached lately."""
+        return self.silent_s < _UNREACHABLE_S
+
+    @property
+    def slots(self) -> int:
+        """Most trials at once by its role, or by what its nodes have reported."""
+        summary = self.link.look.summary
+        known = summary.slots if summary is not None else None
+        return known or self.role.nodes * self.per_node
+
+    @property
+    def open_slots(self) -> int:
+        """Slots whose nodes are there."""
+        summary, state = self.link.look.summary, self.link.look.state
+        if summary is None or summary.nodes is None or state is None or state.is_final:
+            return 0
+        return min(summary.nodes * max(self.slots // self.role.nodes, 1), self.slots)
+
+
+class _AnyPlace:
+    """Needs of trials on their nodes are left to the parts."""
+
+    def needs(self, values: Mapping[str, JsonValue]) -> Resources:
+        del values
+        return Resources()
+
+    def why_never(self, needs: Resources) -> str:
+        del needs
+        return ""
+
+    def learn(self, gpu_bytes: int | None) -> bool:
+        del gpu_bytes
+        return False
+
+
+def site_state(site: Site, recipe: Recipe, link: SiteLink) -> SiteState:
+    """Return a site before its part is known, by its role."""
+    role = site.roles[recipe.train.role]
+    has_gpus = bool(role.batch.gpus_per_node)
+    needs = needs_of(recipe, role, {}, has_gpus, 1)
+    num_gpus = role.batch.gpus_per_node or role.ranks_per_node
+    most = recipe.suite.trials_per_node if recipe.suite else None
+    node = NodeResources("", num_gpus, range(role.cpus_per_node), most)
+    per_node = max(node.holds(needs), 1)
+    cost = inform(None, f"price of site {site.name}", partial(most_cost, role))
+    usd = None if cost is None or cost.usd_per_hour is None else cost.usd_per_hour
+    return SiteState(
+        site=site,
+        role=role,
+        link=link,
+        per_node=per_node,
+        usd_per_hour=None if usd is None else usd / role.nodes / per_node,
+        is_own=meter_of(role) is None,
+    )
+
+
+class SitesDriver(SuiteDriver):
+    """Runs the trials of a suite at several sites."""
+
+    def __init__(
+        self,
+        context: StepContext,
+        journal: Journal,
+        source: PointSource,
+        sites: Sequence[SiteState],
+    ) -> None:
+        super().__init__(context, journal, source, _AnyPlace())
+        self._sites = {each.name: each for each in sites}
+        self._plan = Plan(sites=tuple(SitePlan(name=each.name) for each in sites))
+        self._known: set[tuple[str, int, int, str, float]] = set()
+        self._begun_at = time.time()
+
+    def _restore(self) -> None:
+        super()._restore()
+        for entry in self._journal.entries():
+            self._begun_at = min(self._begun_at, entry.at)
+            if isinstance(entry, Started | Ended):
+                self._known.add(_identity(entry))
+        until_s = time.monotonic() + _FIRST_READ_S
+        for site in self._sites.values():
+            site.link.has_read.wait(max(until_s - time.monotonic(), 0.0))
+        self._collect()
+        for name, site in self._sites.items():  # commands of an earlier driver may be lost
+            again = [row for row in self.suite_state.waiting() if row.site == name]
+            self._send_assigned(site, again)
+
+    def _collect(self) -> None:
+        found = False
+        for name, site in self._sites.items():
+            for entry in site.link.take():
+                found = True
+                self._events.note(*self._merged(site, entry))
+                if isinstance(entry, Withdrawn | Started):
+                    site.withdrawing.discard(entry.number)
+            del name
+        if not found:
+            time.sleep(_WAIT_S)
+
+    def _merged(self, site: SiteState, entry: Entry) -> list[Entry]:
+        """Return the entries of the suite that follow from one of a part."""
+        if isinstance(entry, Withdrawn):
+            row = self.suite_state.rows.get(entry.number)
+            is_here = row is not None and row.site == site.name and row.started is None
+            return [Assigned(number=entry.number, site="")] if is_here else []
+        if not isinstance(entry, Started | Ended):
+            return []
+        row = self.suite_state.rows.get(entry.number)
+        if row is None:
+            return []
+        entry = entry.model_copy(update={"site": site.name})
+        attempts, row.attempts = row.attempts, max(row.attempts, entry.attempt)
+        if _identity(entry) in self._known or row.state.is_final:
+            return []
+        is_assigned = row.site == site.name
+        if isinstance(entry, Started):
+            is_new = is_assigned and row.started is None and entry.attempt > attempts
+            if not is_new:
+                return []
+            self._link_folder(site, entry.number)
+        else:
+            runs = row.started is not None and row.started.site == site.name
+            is_current = runs and row.started is not None and row.started.attempt == entry.attempt
+            never_began = is_assigned and entry.is_final and row.started is None
+            is_done = entry.is_final and entry.state is StepState.SUCCEEDED
+            if not (is_current or never_began or is_done):
+                return []
+            if is_done and not is_assigned and row.site:  # it was given up, and has ended after all
+                self._withdraw(self._sites[row.site], [row], stops=True)
+                self._link_folder(site, entry.number)
+        self._known.add(_identity(entry))
+        return [entry]
+
+    def _link_folder(self, site: SiteState, number: int) -> None:
+        """Let the folder of a trial be that of its part."""
+        folder, part = self._run.trial(number).path, site.link.folder(number)
+        folder.parent.mkdir(exist_ok=True)
+        if part is not None and not (folder.is_symlink() and folder.readlink() == part):
+            folder.unlink(missing_ok=True)
+            folder.symlink_to(part)
+
+    def _observe(self) -> None:
+        for site in self._sites.values():
+            look = site.link.look
+            if look.state is not site.failed_run:
+                site.failed_run = look.state
+                if look.why and look.state is not StepState.CANCELLED:
+                    site.failures += 1
+                    pause_s = _PAUSE_S * 2 ** (site.failures - 1)
+                    site.unusable_until_s = time.monotonic() + pause_s
+                    self._give_back(site, f"Its part failed: {look.why}", also_running=True)
+            lost_s = site.site.limits.lost_after
+            if not site.is_reachable and site.silent_s > lost_s:
+                why = f"Site {site.name} is out of reach: {look.error or 'it does not answer'}"
+                self._give_back(site, why, also_running=site.silent_s > _GIVEN_UP * lost_s)
+
+    def _give_back(self, site: SiteState, why: str, *, also_running: bool) -> None:
+        """Take the trials of a site back without its help."""
+        rows = [
+            row
+            for row in self.suite_state.rows.values()
+            if row.site == site.name and not row.state.is_final
+        ]
+        rows = [row for row in rows if also_running or row.started is None]
+        entries: list[Entry] = []
+        for row in rows:
+            if row.started is not None:
+                result = left_by(folder_of(self._run, row), why)
+                entry = ended(row.started, result, self.suite_state.objectives)
+                entries.append(judge(row, entry, self._spec, is_orphan=True))
+            entries.append(Assigned(number=row.trial.number, site="", why=why))
+        if rows:
+            logger.warning("%d trials leave site %s: %s", len(rows), site.name, why)
+            self._withdraw(site, rows, stops=True)
+            self._events.note(*entries)
+
+    def _withdraw(self, site: SiteState, rows: Iterable[TrialState], *, stops: bool) -> None:
+        numbers = {row.trial.number for row in rows} - site.withdrawing
+        if numbers:
+            site.withdrawing |= numbers
+            command = Control(what="withdraw", by=_BY, numbers=tuple(sorted(numbers)), stops=stops)
+            site.link.send(Message(control=command))
+
+    def _stop(self, row: TrialState, why: str) -> None:
+        site = self._sites.get(row.site)
+        if site is not None and site.is_reachable:  # else its folder may hang
+            super()._stop(row, why)
+
+    def _begin(self) -> None:
+        """Trials are assigned once per second, with the plan."""
+
+    def _num_wanted(self) -> int:
+        slots = sum(site.slots for site in self._usable())
+        most = min(slots, self._controls.limit or slots)
+        return most - len(self.suite_state.running) - len(self._queue)
+
+    def _usable(self) -> list[SiteState]:
+        return [
+            site
+            for site in self._sites.values()
+            if site.is_reachable
+            and time.monotonic() >= site.unusable_until_s
+            and not self._controls.sites[site.name].is_paused
+        ]
+
+    def _ask(self) -> None:
+        for name, control in self._controls.sites.items():
+            if control.leaves and name in self._sites:
+                running = [r for r in self.suite_state.running.values() if r.site == name]
+                self._withdraw(self._sites[name], running, stops=True)
+        found = inform(self._run, "plan of the sites", self._planned, Plan)
+        if found is None:
+            return
+        self._plan = found
+        for planned in found.sites:
+            self._limit(self._sites[planned.name], planned.slots)
+        rows = self.suite_state.rows
+        for number, name in found.withdraw:
+            self._withdraw(self._sites[name], [rows[number]], stops=False)
+        given: dict[str, list[TrialState]] = {}
+        for number, name in found.assign[: self._most_to_begin()]:
+            given.setdefault(name, []).append(rows[number])
+        for name, some in given.items():
+            self._events.note(*(Assigned(number=row.trial.number, site=name) for row in some))
+            self._send_assigned(self._sites[name], some)
+
+    def _send_assigned(self, site: SiteState, rows: Sequence[TrialState]) -> None:
+        if not rows:
+            return
+        added = tuple(
+            Added(
+                trial=row.trial.model_copy(update={"priority": row.priority}),
+                attempts=row.attempts,
+            )
+            for row in rows
+        )
+        site.withdrawing -= {row.trial.number for row in rows}
+        moved = tuple(
+            (row.trial.number, self._run.trial(row.trial.number).path.resolve())
+            for row in rows
+            if row.attempts
+        )
+        control = Control(what="assign", by=_BY, trials=added)
+        site.link.send(Message(control=control, moved=moved))
+
+    def _limit(self, site: SiteState, slots: int) -> None:
+        """Tell a part how many trials it may run at once."""
+        if site.link.look.run_id and slots and slots != site.limit:
+            site.limit = slots
+            site.link.send(Message(control=Control(what="limit", by=_BY, limit=slots)))
+
+    def _planned(self) -> Plan:
+        return plan(self.plan_input())
+
+    def plan_input(self) -> PlanInput:
+        """Return the suite at this moment, for the plan."""
+        queue = self._queue.ordered()
+        known_s = [seconds for _, seconds in queue if seconds > 0]
+        took_s = [
+            row.took_s
+            for row in self.suite_state.rows.values()
+            if row.state is StepState.SUCCEEDED and not row.pruned
+        ]
+        guess_s = statistics.fmean(known_s or took_s or [_GUESS_S])
+        is_paused, usable = self._controls.is_paused, self._usable()
+        names = [site.name for site in self._sites.values()]
+        speeds = (
+            inform(
+                self._run,
+                "speed of sites",
+                partial(self._order.speeds, names, self.suite_state),
+                dict,
+            )
+            or {}
+        )
+        sites = tuple(
+            self._planned_site(site, guess_s, speeds.get(site.name, 1.0), site in usable)
+            for site in self._sites.values()
+        )
+        deadline, budget = self._spec.deadline, self._spec.budget
+        spent = sum(site.link.look.usd or 0.0 for site in self._sites.values())
+        if is_paused or self._has_too_many_failures:
+            queue = []
+        return PlanInput(
+            sites=sites,
+            waiting=tuple((number, seconds or guess_s) for number, seconds in queue),
+            policy=self._spec.policy,
+            left_s=math.inf if deadline is None else deadline + self._begun_at - time.time(),
+            budget_usd=math.inf if budget is None else budget - spent,
+        )
+
+    def _planned_site(
+        self, site: SiteState, guess_s: float, speed: float, is_usable: bool
+    ) -> PlannedSite:
+        rows = self.suite_state.rows.values()
+        mine = [row for row in rows if row.site == site.name and not row.state.is_final]
+        running = [row for row in mine if row.started is not None]
+        assigned = [row for row in mine if row.started is None]
+        limit = self._controls.sites[site.name].limit
+        slots = min(site.slots, site.slots if limit is None else limit) if is_usable else 0
+        open_slots = site.open_slots
+        is_opening = bool(assigned) and not open_slots
+        site.opening_s = (site.opening_s or time.monotonic()) if is_opening else None
+        waits_s = 0.0 if site.opening_s is None else time.monotonic() - site.opening_s
+        usual_s = inform(
+            self._run,
+            "start of a site",
+            partial(self._order.start_s, site.site, self._context.recipe.train.role),
+            float,
+        )
+        return PlannedSite(
+            name=site.name,
+            slots=slots,
+            is_own=site.is_own,
+            usd_per_hour=site.usd_per_hour or 0.0,
+            start_s=0.0 if open_slots else max(usual_s or 0.0, waits_s),
+            speed=speed,
+            open_slots=open_slots,
+            running_s=tuple(max(guess_s / speed - elapsed_s(row), 1.0) for row in running),
+            assigned=tuple(
+                row.trial.number for row in assigned if row.trial.number not in site.withdrawing
+            ),
+            min_paid_s=_LEAST_PAID_S if not site.is_own else 0.0,
+        )
+
+    def _is_over(self) -> bool:
+        if not super()._is_over():
+            return False
+        for site in self._sites.values():
+            if site.link.look.run_id:
+                site.link.send(Message(control=Control(what="close", by=_BY)))
+        self._await_parts(_END_S)
+        return True
+
+    def _await_parts(self, seconds: float) -> None:
+        """Wait until the parts within reach have ended, so that no machine is left."""
+        until_s = time.monotonic() + seconds
+        while time.monotonic() < until_s:
+            looks = [each.link.look for each in self._sites.values() if each.is_reachable]
+            is_sent = not any(each.link.num_unsent for each in self._sites.values())
+            if is_sent and all(look.state is None or look.state.is_final for look in looks):
+                return
+            time.sleep(_WAIT_S)
+
+    def _stop_attempts(self, why: HeadraceError) -> None:
+        """Take all trials back if the suite is cancelled; otherwise the sites go on."""
+        if not isinstance(why, StepCancelledError):
+            return
+        for name, site in self._sites.items():
+            rows = [row for row in self.suite_state.rows.values() if row.site == name]
+            self._withdraw(site, [row for row in rows if not row.state.is_final], stops=True)
+            if site.link.look.run_id:
+                site.link.send(Message(control=Control(what="close", by=_BY)))
+        until_s = time.monotonic() + _END_S / 4
+        while self.suite_state.running and time.monotonic() < until_s:
+            self._collect()
+
+    def _summary(self, eta: Eta | None) -> SuiteSummary:
+        planned = {each.name: each for each in self._plan.sites}
+        rows = tuple(self._shown(site, planned[name]) for name, site in self._sites.items())
+        if eta is None and math.isfinite(self._plan.makespan_s) and self._plan.makespan_s:
+            eta = Eta(seconds=self._plan.makespan_s, half_s=0.3 * self._plan.makespan_s)
+        return super()._summary(eta).model_copy(update={"sites": rows})
+
+    def _shown(self, site: SiteState, planned: SitePlan) -> SiteSummary:
+        look, control = site.link.look, self._controls.sites[site.name]
+        mine = [row for row in self.suite_state.rows.values() if row.site == site.name]
+        running = sum(row.started is not None for row in mine)
+        ended_here = sum(row.state.is_final for row in mine)
+        state, why = self._state_of(site)
+        return SiteSummary(
+            site=site.name,
+            state=state,
+            why=why or look.phase or planned.why,
+            run_id=look.run_id,
+            slots=site.slots,
+            planned=planned.slots,
+            limit=control.limit,
+            running=running,
+            assigned=len(mine) - running - ended_here,
+            ended=ended_here,
+            is_own=site.is_own,
+            usd_per_hour=site.usd_per_hour,
+            usd=look.usd,
+            eta_s=planned.ends_s or None,
+            expected_usd=(look.usd or 0.0) + planned.usd,
+        )
+
+    def _state_of(
+        self, site: SiteState
+    ) -> tuple[Literal["closed", "opening", "open", "paused", "unreachable", "failed"], str]:
+        look = site.link.look
+        if not site.is_reachable:
+            return "unreachable", look.error
+        if self._controls.sites[site.name].is_paused:
+            return "paused", ""
+        if time.monotonic() < site.unusable_until_s:
+            return "failed", look.why
+        if look.state is None or look.state.is_final:
+            return "closed", ""
+        return ("open", "") if site.open_slots else ("opening", look.phase)
+
+
+_BY = "suite"
+
+
+def _identity(entry: Started | Ended) -> tuple[str, int, int, str, float]:
+    return entry.site, entry.number, entry.attempt, entry.event, entry.at
