@@ -108,7 +108,11 @@ class SitesSuite:
     def __init__(self, home: Path, num_trials: int, *words: str) -> None:
         command = [str(HEADRACE), "sweep", "steady", f"seed=range(0,{num_trials})", "--detach"]
         done = subprocess.run(
-            [*command, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+            [*command, *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         self.run_id = done.stdout.strip()
@@ -190,7 +194,9 @@ class SitesSuite:
 
     def table(self) -> dict[int, tuple[dict[str, JsonValue], StepState, dict[str, float], str]]:
         """Values, state, metrics and hash of the weights of each trial; none stands twice."""
-        names = {each.trial.number: each.trial for each in self.entries() if isinstance(each, Added)}
+        names = {
+            each.trial.number: each.trial for each in self.entries() if isinstance(each, Added)
+        }
         rows = {}
         for end in self.ends():
             assert end.number not in rows, f"trial {end.number} has ended twice"
