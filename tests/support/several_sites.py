@@ -194,16 +194,15 @@ class SitesSuite:
 
     def table(self) -> dict[int, tuple[dict[str, JsonValue], StepState, dict[str, float], str]]:
         """Values, state, metrics and hash of the weights of each trial; none stands twice."""
-        names = {
-            each.trial.number: each.trial for each in self.entries() if isinstance(each, Added)
-        }
+        added = [each.trial for each in self.entries() if isinstance(each, Added)]
+        values = {each.number: each.values for each in added}
         rows = {}
         for end in self.ends():
             assert end.number not in rows, f"trial {end.number} has ended twice"
             result = read_record(self.run.trial(end.number).step(end.attempt).result, StepResult)
             assert result is not None, f"trial {end.number} has no result"
-            weights = str(result.outputs["weights_xxh3"])
-            rows[end.number] = (names[end.number].values, end.state, end.metrics, weights)
+            weights = str(result.outputs.get("weights_xxh3", ""))
+            rows[end.number] = (values[end.number], end.state, end.metrics, weights)
         assert set(rows) == set(range(1, self.num_trials + 1))
         return rows
 
