@@ -9,12 +9,12 @@ import logging
 import math
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from pydantic import JsonValue
 
-from headrace.errors import HeadraceError, StepCancelledError
+from headrace.errors import HeadraceError, LeaseEndsError
 from headrace.informing import inform
 from headrace.multi_site.site_link import Message
 from headrace.multi_site.sites import SiteState
@@ -106,9 +106,8 @@ class SitesDriver(SuiteDriver):
         for site in self._sites.values():
             for entry in site.link.take():
                 found = True
+                site.take(entry)
                 self._events.note(*self._merged(site, entry))
-                if isinstance(entry, Withdrawn | Started):
-                    site.withdrawing.discard(entry.number)
         if not found:
             time.sleep(_WAIT_S)
 
@@ -141,7 +140,7 @@ class SitesDriver(SuiteDriver):
             if not (is_current or never_began or is_done):
                 return []
             if is_done and not is_assigned and row.site:  # it was given up, and has ended after all
-                self._withdraw(self._sites[row.site], [row], stops=True)
+                self._withdraw(self._sites[row.site], {entry.number}, stops=True)
                 self._link_folder(site, entry.number)
         self._known.add(_identity(entry))
         return [entry]
@@ -186,7 +185,7 @@ class SitesDriver(SuiteDriver):
             entries.append(Assigned(number=row.trial.number, site="", why=why))
         if rows:
             logger.warning("%d trials leave site %s: %s", len(rows), site.name, why)
-            self._withdraw(site, rows, stops=True)
+            self._withdraw(site, {row.trial.number for row in rows}, stops=True)
             self._events.note(*entries)
 
     def _lost(self, site: SiteState, row: TrialState, started: Started, why: str) -> StepResult:
@@ -201,8 +200,8 @@ class SitesDriver(SuiteDriver):
             finished_at=max(time.time(), started.at),
         )
 
-    def _withdraw(self, site: SiteState, rows: Iterable[TrialState], *, stops: bool) -> None:
-        numbers = {row.trial.number for row in rows} - site.withdrawing
+    def _withdraw(self, site: SiteState, numbers: set[int], *, stops: bool) -> None:
+        numbers = numbers - site.withdrawing
         if numbers:
             site.withdrawing |= numbers
             command = Control(what="withdraw", by=_BY, numbers=tuple(sorted(numbers)), stops=stops)
@@ -213,6 +212,17 @@ class SitesDriver(SuiteDriver):
         if site is not None and site.is_reachable:  # else its folder may hang
             super()._stop(row, why)
 
+    def _apply_commands(self) -> None:
+        assigned = [row for row in self.suite_state.waiting() if row.site]
+        super()._apply_commands()
+        for name, site in self._sites.items():
+            rows = [*assigned, *self.suite_state.running.values()]
+            unwanted = {row.trial.number for row in rows if row.unwanted and row.site == name}
+            if new := unwanted - site.cancelled:
+                site.cancelled |= new
+                command = Control(what="cancel", by=_BY, numbers=tuple(sorted(new)))
+                site.link.send(Message(control=command))
+
     def _begin(self) -> None:
         """Trials are assigned once per second, with the plan."""
 
@@ -222,6 +232,8 @@ class SitesDriver(SuiteDriver):
         return most - len(self.suite_state.running) - len(self._queue)
 
     def _usable(self) -> list[SiteState]:
+        if self._controls.is_paused or self._has_too_many_failures:
+            return []
         return [
             site
             for site in self._sites.values()
@@ -231,10 +243,10 @@ class SitesDriver(SuiteDriver):
         ]
 
     def _ask(self) -> None:
-        for name, control in self._controls.sites.items():
-            if control.leaves and name in self._sites:
-                running = [r for r in self.suite_state.running.values() if r.site == name]
-                self._withdraw(self._sites[name], running, stops=True)
+        for name, site in self._sites.items():
+            mine = {row.trial.number for row in self._at(site)}
+            left = mine if self._controls.sites[name].leaves else set()
+            self._withdraw(site, left | (site.held - mine), stops=True)
         found = inform(self._run, "plan of the sites", self._planned, Plan)
         if found is None:
             return
@@ -243,13 +255,20 @@ class SitesDriver(SuiteDriver):
             self._limit(self._sites[planned.name], planned.slots)
         rows = self.suite_state.rows
         for number, name in found.withdraw:
-            self._withdraw(self._sites[name], [rows[number]], stops=False)
+            self._withdraw(self._sites[name], {number}, stops=False)
         given: dict[str, list[TrialState]] = {}
-        for number, name in found.assign[: self._most_to_begin()]:
+        for number, name in found.assign[: self._most_to_assign()]:
             given.setdefault(name, []).append(rows[number])
         for name, some in given.items():
             self._events.note(*(Assigned(number=row.trial.number, site=name) for row in some))
             self._send_assigned(self._sites[name], some)
+
+    def _most_to_assign(self) -> int:
+        """Return how many more trials may be with the sites, running or not."""
+        most, limit = self._most_to_begin(), self._controls.limit
+        if limit is None:
+            return most
+        return max(most - sum(bool(row.site) for row in self.suite_state.waiting()), 0)
 
     def _send_assigned(self, site: SiteState, rows: Sequence[TrialState]) -> None:
         if not rows:
@@ -261,7 +280,9 @@ class SitesDriver(SuiteDriver):
             )
             for row in rows
         )
-        site.withdrawing -= {row.trial.number for row in rows}
+        numbers = {row.trial.number for row in rows}
+        site.withdrawing -= numbers
+        site.cancelled -= numbers
         moved = tuple(
             (row.trial.number, self._run.trial(row.trial.number).path.resolve())
             for row in rows
@@ -302,8 +323,6 @@ class SitesDriver(SuiteDriver):
             sites.append(site.planned(mine, guess_s / speed, speed, limit=limit, usual_s=usual_s))
         deadline, budget = self._spec.deadline, self._spec.budget
         spent = sum(site.link.look.usd or 0.0 for site in self._sites.values())
-        if self._controls.is_paused or self._has_too_many_failures:
-            queue = []
         return PlanInput(
             sites=tuple(sites),
             waiting=tuple((number, seconds or guess_s) for number, seconds in queue),
@@ -332,11 +351,11 @@ class SitesDriver(SuiteDriver):
             time.sleep(_WAIT_S)
 
     def _stop_attempts(self, why: HeadraceError) -> None:
-        """Take all trials back if the suite is cancelled; otherwise the sites go on."""
-        if not isinstance(why, StepCancelledError):
+        """Take all trials back; if only the driver's lease ends, the sites go on."""
+        if isinstance(why, LeaseEndsError):
             return
         for site in self._sites.values():
-            self._withdraw(site, self._at(site), stops=True)
+            self._withdraw(site, {row.trial.number for row in self._at(site)}, stops=True)
             if site.link.look.run_id:
                 site.link.send(Message(control=Control(what="close", by=_BY)))
         until_s = time.monotonic() + _END_S / 4

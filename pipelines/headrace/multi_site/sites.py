@@ -16,7 +16,7 @@ from headrace.recipe.site import Role, Site
 from headrace.runs.site_machines import most_cost
 from headrace.states import StepState
 from headrace.suites.nodes import needs_of
-from headrace.suites.records import SiteSummary
+from headrace.suites.records import Added, Ended, Entry, SiteSummary, Started, Withdrawn
 from headrace.suites.schedule import NodeResources
 from headrace.suites.site_plan import PlannedSite, SitePlan
 from headrace.suites.suite_state import SiteControl, TrialState
@@ -41,7 +41,12 @@ class SiteState:
     """Whether its machines are not rented by the hour."""
     speed: float = 1.0
     """Speed relative to the other sites."""
+    held: set[int] = field(default_factory=set)
+    """Trials that its part has and that have not ended there."""
     withdrawing: set[int] = field(default_factory=set)
+    """Trials that the part was asked to give back."""
+    cancelled: set[int] = field(default_factory=set)
+    """Trials that it was asked to cancel."""
     limit: int | None = None
     """The limit that was sent to the part."""
     failures: int = 0
@@ -79,6 +84,15 @@ class SiteState:
         if summary is None or summary.nodes is None or state is None or state.is_final:
             return 0
         return min(summary.nodes * max(self.slots // self.role.nodes, 1), self.slots)
+
+    def take(self, entry: Entry) -> None:
+        """Take an entry of the part's journal."""
+        if isinstance(entry, Added):
+            self.held.add(entry.trial.number)
+        elif isinstance(entry, Withdrawn) or (isinstance(entry, Ended) and entry.is_final):
+            self.held.discard(entry.number)
+        if isinstance(entry, Started | Withdrawn | Ended):  # it may have begun before it left
+            self.withdrawing.discard(entry.number)
 
     def planned(
         self,

@@ -116,6 +116,28 @@ def test_a_site_that_is_left_gives_its_trials_to_the_others(tmp_path: Path, cloc
     assert len(taken) >= 2
 
 
+@pytest.mark.parametrize("what", ["cancel", "limit", "retry"])
+def test_commands_to_trials_reach_their_sites(tmp_path: Path, clock: Clock, what: str) -> None:
+    suite = _suite(tmp_path, clock)
+    fields: dict[str, Any] = {"limit": 1} if what == "limit" else {"numbers": (1, 2, 12)}
+    most = 0
+    _ask(suite, "cancel" if what == "retry" else what, **fields)
+    for _ in range(_TURNS):
+        suite.turn()
+        most = max(most, sum(len(part.running) for part in suite.parts))
+        if suite.is_over:
+            break
+    if what == "retry":
+        _ask(suite, "retry", numbers=(1, 2, 12))
+        for _ in range(10):
+            suite.turn()
+        _until_over(suite)
+    executed = sorted(n for part in suite.parts for n in part.executed)
+    assert executed == (list(range(3, 12)) if what == "cancel" else list(range(1, 13)))
+    if what == "limit":
+        assert most == 1
+
+
 def test_results_of_a_site_that_was_given_up_count(tmp_path: Path, clock: Clock) -> None:
     """Its trials ended while it was out of reach: they do not run again once it is back."""
     suite = _suite(tmp_path, clock, num_trials=4)
