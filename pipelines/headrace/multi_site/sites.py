@@ -152,7 +152,7 @@ class SiteState:
         return SiteSummary(
             site=self.name,
             state=state,
-            why=why or look.phase or plan.why,
+            why=why or look.phase or ("" if running else plan.why),
             run_id=look.run_id,
             slots=self.slots,
             planned=plan.slots,
