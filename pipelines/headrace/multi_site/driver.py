@@ -53,6 +53,7 @@ _PAUSE_S = 30.0
 """Pause of a site after its part has failed; it doubles each time."""
 
 _END_S = 60.0
+_STOP_S = 8.0
 _LEAST_DONE = 0.05
 """Progress after which a running trial tells more about its end than trials before it."""
 
@@ -187,8 +188,10 @@ class SitesDriver(SuiteDriver):
         for site in self._sites.values():
             look = site.link.look
             if look.failed_at is not None and look.failed_at != site.failed_at:
-                site.failed_at, site.failures = look.failed_at, site.failures + 1
-                site.unusable_until_s = time.monotonic() + _PAUSE_S * 2 ** (site.failures - 1)
+                site.failed_at = look.failed_at
+                if look.state is not StepState.CANCELLED:  # as with the suite, which goes on
+                    site.failures += 1
+                    site.unusable_until_s = time.monotonic() + _PAUSE_S * 2 ** (site.failures - 1)
                 self._give_back(site, f"Its part failed: {look.why}", also_running=True)
             lost_s = site.site.limits.lost_after
             if not site.is_reachable and site.silent_s > lost_s:
@@ -366,15 +369,15 @@ class SitesDriver(SuiteDriver):
     def _is_over(self) -> bool:
         if not super()._is_over():
             return False
-        self._close()
+        self._close(_END_S)
         return True
 
-    def _close(self) -> None:
+    def _close(self, within_s: float) -> None:
         """Wait until the parts within reach have ended, so that no machine is left."""
         for site in self._sites.values():
             if site.link.look.run_id:
                 site.ask("close")
-        until_s = time.monotonic() + _END_S
+        until_s = time.monotonic() + within_s
         while time.monotonic() < until_s:
             self._collect()
             near = [each.link for each in self._sites.values() if each.is_reachable]
@@ -389,7 +392,7 @@ class SitesDriver(SuiteDriver):
             return
         for site in self._sites.values():
             self._withdraw(site, {row.trial.number for row in self._at(site)}, stops=True)
-        self._close()
+        self._close(_STOP_S)
 
     def _summary(self, eta: Eta | None) -> SuiteSummary:
         planned = {each.name: each for each in self._plan.sites}
