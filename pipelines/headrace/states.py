@@ -9,6 +9,10 @@ from pydantic import Field
 
 from headrace.record import Record
 
+DRIVER_ROLE = "driver"
+"""Role of the lease in which the driver of a suite over several sites runs: on this machine, and
+not counted as a lease of the site."""
+
 
 class StepState(str, Enum):
     """State of a step or of one attempt at it."""

@@ -23,7 +23,7 @@ from headrace.states import FailureClass, StepState
 from headrace.steps.context import StepContext
 from headrace.steps.mailbox import Failure, Progress, StepResult, StepStatus
 from headrace.steps.run import open_context
-from headrace.suites.driver import Work
+from headrace.suites.lease_driver import Work
 from headrace.suites.records import Ended, Entry, Point, Trial, TrialJob
 from headrace.suites.suite_state import SuiteState, TrialState
 from support.factories import step_spec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import psutil
@@ -16,6 +16,7 @@ from headrace.files.atomic import is_there
 from headrace.files.layout import LeaseFolder
 from headrace.processes import zygote
 from headrace.processes.children import Child, start_program
+from headrace.processes.forking import APART, SPACE
 from headrace.processes.identity import end_processes
 from headrace.processes.working_folder import python_module
 
@@ -43,6 +44,13 @@ def mark(folder: LeaseFolder) -> dict[str, str]:
         # without it Dask overwrites the environment that the kernel shows with process titles
         "SPT_NOENV": "1",
     }
+
+
+def unmarked(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment for a process that outlives the lease from which it is started."""
+    own = {LEASE_ID, _LEASE_FOLDER, "SPT_NOENV", JOB_STARTED, zygote.KEEP_WARM, APART, SPACE}
+    own |= {*environment.get(APART, "").split()}
+    return {name: value for name, value in environment.items() if name not in own}
 
 
 def marked(folders: Iterable[LeaseFolder]) -> dict[str, list[psutil.Process]]:

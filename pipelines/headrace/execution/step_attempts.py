@@ -159,7 +159,7 @@ def _kept(run: Run, kind: str, folder: StepFolder) -> dict[str, float | None]:
         has_own = run.recipe.model is None
         kept = checkpoints.progress_in(run.folder.checkpoints, own_names=has_own)
         return {PROGRESS: kept, TOTAL: progress.total}
-    return {PROGRESS: progress.done if kind in ("pack", "suite") else 0.0}
+    return {PROGRESS: progress.done if kind in ("pack", "suite", "sites") else 0.0}
 
 
 def _explained(run: Run, ticket: RunningAttempt, result: StepResult | None) -> StepResult:

@@ -140,6 +140,8 @@ class RunFolder(Folder):
     """Request: its user and its content."""
     prediction = Entry("prediction.json")
     """Forecast of the run at its begin."""
+    frontier = Entry("frontier.json")
+    """Forecasts of a suite over several sites at its begin: ends and costs by policy, deadline."""
     eta = Entry("eta.json")
     """End that was announced last; absent until it has moved far from the forecast."""
     log = Entry("run.log")
@@ -190,6 +192,10 @@ class RunFolder(Folder):
     """Of a suite: the key of the step that may write the events."""
     controls = Entry("controls.jsonl")
     """Of a suite: requests to it while it runs, append-only, written by the control side."""
+    sites = Entry("sites")
+    """Of a suite over several sites: folder of these sites, `<name>.json`, as when it began."""
+    part = Entry("part.json")
+    """Of a part of a suite: what its process does; replaced by it."""
     summary = Entry("suite.json")
     """Of a suite: counts, the best trial, the running ones; replaced every second."""
 

@@ -213,7 +213,7 @@ def _spec(run: Run, role_name: str, lease_id: str, asked: LeaseSpec | None = Non
     """Return the spec of a lease; its time is that of the spec that was `asked` for before."""
     role, kind = run.site.roles[role_name], run.request.kind
     walltime = asked.walltime if asked else walltime_of(run.recipe, run.site, role_name, kind, run)
-    is_training = kind in ("train", "suite") and role_name == run.recipe.train.role
+    is_training = kind in ("train", "suite", "part") and role_name == run.recipe.train.role
     forks_ranks = is_training and run.recipe.model is not None and role.launcher is None
     records = open_ledger().leases(run_id=run.run_id)
     return LeaseSpec(
@@ -225,7 +225,8 @@ def _spec(run: Run, role_name: str, lease_id: str, asked: LeaseSpec | None = Non
         walltime=walltime,
         heartbeat_s=run.site.limits.heartbeat,
         lost_after_s=run.site.limits.lost_after,
-        owner=owner_process(run.request.owner),
+        # the lease of a part outlives its process, which the suite's driver starts again
+        owner=None if kind == "part" else owner_process(run.request.owner),
         code=run.recipe.code,
         code_sources=tuple(tree.source for tree in CodeSnapshot.of(run.folder).trees),
         tiers=run.site.tiers,

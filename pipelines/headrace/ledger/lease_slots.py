@@ -13,13 +13,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import takewhile
 from typing import NamedTuple
 
-from sqlalchemy import Select, case, delete, func, select
+from sqlalchemy import Select, and_, case, delete, func, not_, select
 from sqlalchemy.orm import Session
 
 from headrace.errors import CapacityError, OwnLeasesError
 from headrace.ledger.database import LedgerPart
 from headrace.ledger.rows import LeaseRecord, MachineRecord, WaitRecord
-from headrace.states import LeaseState
+from headrace.states import DRIVER_ROLE, LeaseState
 
 ACTIVE = tuple(state for state in LeaseState if state.is_active)
 """States in which a lease holds a slot."""
@@ -78,7 +78,8 @@ class LeaseSlots(LedgerPart):
                 owner=record.owner,
                 created_at=time.time(),
             )
-            refused = _refused(session, wait, max_active, max_owner)
+            is_counted = record.role != DRIVER_ROLE or record.backend != "local"
+            refused = _refused(session, wait, max_active, max_owner) if is_counted else None
             if refused is None:
                 session.add(record)
                 session.execute(delete(WaitRecord).filter_by(key=record.key))
@@ -102,7 +103,7 @@ class LeaseSlots(LedgerPart):
             wait = session.get(WaitRecord, key)
             if wait is None:
                 return 0
-            taken = tuple(session.scalars(_active(wait.site_name)))
+            taken = tuple(session.scalars(_counted(wait.site_name)))
             if len(taken) >= max_active or why_own_full(wait.owner, taken, max_owner):
                 return None
             return len(_before(session, wait, taken, max_active, max_owner))
@@ -126,7 +127,7 @@ def _refused(
 ) -> CapacityError | None:
     """Return why a lease gets no slot, or None; mark the leases before it as called."""
     site, owner = wait.site_name, wait.owner
-    taken = tuple(session.scalars(_active(site)))
+    taken = tuple(session.scalars(_counted(site)))
     if len(taken) >= max_active:
         return _full(site, taken, max_active)
     if why := why_own_full(owner, taken, max_owner):
@@ -230,6 +231,12 @@ def _active(site_name: str | None) -> Select[LeaseRecord]:
     query = select(LeaseRecord).where(LeaseRecord.state.in_(ACTIVE))
     named = query if site_name is None else query.filter_by(site_name=site_name)
     return named.order_by(LeaseRecord.created_at, LeaseRecord.lease_id)
+
+
+def _counted(site_name: str) -> Select[LeaseRecord]:
+    """Return open leases that take a slot: not those of drivers of suites over several sites."""
+    is_driver = and_(LeaseRecord.role == DRIVER_ROLE, LeaseRecord.backend == "local")
+    return _active(site_name).where(not_(is_driver))
 
 
 def _full(site_name: str, taken: tuple[LeaseRecord, ...], max_active: int) -> CapacityError:

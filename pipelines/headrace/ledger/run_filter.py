@@ -46,7 +46,7 @@ class RunFilter(Record):
     limit: int = Field(default=20, ge=1, le=10_000_000)
     state: tuple[StepState, ...] = ()
     kind: Words = ()
-    """Kinds of runs, or `all`; by default all but packings and rehearsals."""
+    """Kinds of runs, or `all`; by default all but packings, rehearsals and parts."""
     user: Words = ()
     recipe: Words = ()
     tag: Tags = ()

@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,34 @@ def with_snapshot(run: Run, source: Mapping[str, Any]) -> tuple[Run, Mapping[str
     recipe = Recipe.model_validate(_mapped(content, copy_of))
     site = _allowing(run.site, run.folder)
     return replace(run, recipe=recipe, site=site), _mapped(source, copy_of)
+
+
+def with_copy_of(
+    other: RunFolder, run: Run, source: Mapping[str, Any]
+) -> tuple[Run, Mapping[str, Any]]:
+    """Copy another run's copy of its code into a run's folder; return as `with_snapshot`."""
+    trees = CodeSnapshot.of(other).trees
+    if not trees:
+        return run, source
+    if other.code.is_dir():
+        shutil.copytree(other.code, run.folder.code, symlinks=True)
+    target = partial(_moved, other, run.folder)
+    copies = (each.model_copy(update={"target": target(each.target)}) for each in trees)
+    write_record(run.folder.code_record, CodeSnapshot(trees=tuple(copies)))
+    content = run.recipe.model_dump(mode="json", by_alias=True)
+    recipe = Recipe.model_validate(with_code_of(content, other, run.folder))
+    run = replace(run, recipe=recipe, site=_allowing(run.site, run.folder))
+    return run, with_code_of(source, other, run.folder)
+
+
+def with_code_of(content: Any, old: RunFolder, new: RunFolder) -> Any:
+    """Return a recipe's content, or values by key, with the copies of code of another run."""
+    return _mapped(content, partial(_moved, old, new))
+
+
+def _moved(old: RunFolder, new: RunFolder, path: str) -> str:
+    is_copy = Path(path).is_relative_to(old.code)
+    return str(new.code / Path(path).relative_to(old.code)) if is_copy else path
 
 
 def allowing_copy(site: Site, run: RunFolder, *, is_from_terminal: bool) -> Site:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from headrace.runs.code_snapshot import allowing_copy, with_snapshot
 from headrace.runs.code_state import containers_of
 from headrace.runs.names import there
 from headrace.runs.on_disk import mentioned, note_sizes
+from headrace.runs.parts import SuiteSite
 from headrace.runs.planned_steps import KINDS
 from headrace.runs.provenance import write_provenance
 from headrace.runs.resolve import check_evaluated, of_run, resolve
@@ -45,6 +46,7 @@ from headrace.runs.runs import (
     packed_by,
     run_of_record,
 )
+from headrace.runs.suite_sites import over_sites, suite_sites
 from headrace.runs.suites import is_suite
 from headrace.runs.usage import note_usage
 from headrace.states import StepState
@@ -67,8 +69,8 @@ def create_run(request: RunRequest) -> Run:
     by, words = Actor.of(request.owner, request.user), " ".join(request.words)
     with noting_refusals(by, START, request.owner, words):
         loaded = load_recipe(request.recipe, request.overrides)
-        recipe, site, source = _checked(request, loaded)
-        run = _entered(_new_run(request, recipe, site), loaded, source)
+        recipe, site, source, sites = _checked(request, loaded)
+        run = entered(_new_run(request, recipe, site), partial(_fill, loaded, source, sites))
         if run is not None:
             note(by, START, run.run_id, words)
             return run
@@ -78,12 +80,15 @@ def create_run(request: RunRequest) -> Run:
     return reopened(existing, request)
 
 
-def _checked(request: RunRequest, loaded: Recipe) -> tuple[Recipe, Site, Mapping[str, Any]]:
-    """Recipe and site as the run keeps them, and a suite's recipe as its trials change it."""
+def _checked(
+    request: RunRequest, loaded: Recipe
+) -> tuple[Recipe, Site, Mapping[str, Any], Mapping[str, SuiteSite]]:
+    """Recipe and site as the run keeps them; of a suite its source of trials, and its sites."""
     is_from_terminal = request.owner.startswith("cli:")
     user = None if is_from_terminal else request.user
     site = load_site(request.site, user)
-    check_user(site, Actor.of(request.owner, request.user).user)
+    by = Actor.of(request.owner, request.user).user
+    check_user(site, by)
     if request.of:
         evaluated = there(request.of)
         check_files(evaluated.record)
@@ -96,12 +101,16 @@ def _checked(request: RunRequest, loaded: Recipe) -> tuple[Recipe, Site, Mapping
     if request.of:
         check_evaluated(recipe, packed_by(request.of))
     source: dict[str, Any] = {}
+    sites: dict[str, SuiteSite] = {}
     if request.kind == "suite":
         from headrace.suites.points import checked
 
         source = with_kept(source_of(request.recipe, request.overrides), loaded, recipe)
         recipe = checked(recipe, source, site)
-    return recipe, site, source
+        sites = suite_sites(loaded, user, by, is_from_terminal=is_from_terminal)
+        if sites:
+            recipe, site = over_sites(recipe, site, sites)
+    return recipe, site, source, sites if len(sites) > 1 else {}
 
 
 def finish_run(run: Run, state: StepState) -> None:
@@ -149,33 +158,53 @@ def _new_run(request: RunRequest, recipe: Recipe, site: Site) -> Run:
     return Run(run_id=run_id, request=request, folder=folder, recipe=recipe, site=site)
 
 
-def _entered(run: Run, loaded: Recipe, source: Mapping[str, Any]) -> Run | None:
-    """Write a run's folder and its row, and return it; leave no folder if its key has a row."""
-    entered = False
+def entered(run: Run, fill: Callable[[Run], Run]) -> Run | None:
+    """Write a run's folder and its row, and return it; leave no folder if its key has a row.
+
+    `fill` writes the files into the folder, which exists, and returns the run as it is then.
+
+    Raises:
+        SiteError: The folder cannot be written.
+    """
+    is_entered = False
     try:
-        run = _write_folder(run, loaded, source)
-        entered = open_ledger().add_run(recorded(run, time.time()), mentioned(run.folder))
+        run = _filled(run, fill)
+        is_entered = open_ledger().add_run(recorded(run, time.time()), mentioned(run.folder))
     finally:
-        if not entered:
+        if not is_entered:
             shutil.rmtree(run.folder.path, ignore_errors=True)
-    return run if entered else None
+    return run if is_entered else None
 
 
-def _write_folder(run: Run, loaded: Recipe, source: Mapping[str, Any]) -> Run:
+def write_run(run: Run, source: Mapping[str, Any]) -> None:
+    """Write the record of a run; `source` is that of a suite's trials, else empty."""
+    write_record(run.folder.recipe, run.recipe)
+    write_record(run.folder.site, run.site)
+    if source:
+        write_json(run.folder.source, to_json(source))
+    write_record(run.folder.request, run.request)
+
+
+def _fill(
+    loaded: Recipe, source: Mapping[str, Any], sites: Mapping[str, SuiteSite], run: Run
+) -> Run:
+    run, source = with_snapshot(run, source)
+    for name, each in sites.items():
+        write_record(run.folder.sites / f"{name}.json", each)
+    write_run(run, source)
+    request = run.request
+    containers = containers_of(run.recipe, run.site)
+    images = [pull(each, run.site_folder.path) for each in containers]
+    write_provenance(run.folder, request.recipe, loaded, request.user, images)
+    return run
+
+
+def _filled(run: Run, fill: Callable[[Run], Run]) -> Run:
     try:
         if other := other_account(run.site):
             share(run.site_folder.path, other)
         make_private(run.folder.path)
-        run, source = with_snapshot(run, source)
-        write_record(run.folder.recipe, run.recipe)
-        write_record(run.folder.site, run.site)
-        write_record(run.folder.request, run.request)
-        if source:
-            write_json(run.folder.source, to_json(source))
-        request = run.request
-        containers = containers_of(run.recipe, run.site)
-        images = [pull(each, run.site_folder.path) for each in containers]
-        write_provenance(run.folder, request.recipe, loaded, request.user, images)
+        return fill(run)
     except OSError as error:
         raise SiteError(
             f"The folder {run.site_folder.path} of site '{run.site.name}' cannot be written: "
@@ -183,7 +212,6 @@ def _write_folder(run: Run, loaded: Recipe, source: Mapping[str, Any]) -> Run:
             "Set 'folder' of the site (for built-in sites: HEADRACE_HOME) to a folder that you may "
             "write and that has room.",
         ) from error
-    return run
 
 
 def recorded(run: Run, created_at: float) -> RunRecord:
@@ -201,6 +229,6 @@ def recorded(run: Run, created_at: float) -> RunRecord:
         kind="rehearsal" if run.request.rehearses else run.request.kind,
         user=run.user,
         dataset=run.recipe.dataset.name if run.recipe.dataset else "",
-        seed=None if run.request.kind == "suite" else run.recipe.seed,  # its trials have others
+        seed=None if run.request.kind in ("suite", "part") else run.recipe.seed,  # of its trials
         created_at=created_at,
     )

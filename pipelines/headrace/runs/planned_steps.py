@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from headrace.errors import UnknownNameError, nearest
+from headrace.states import DRIVER_ROLE
 
 if TYPE_CHECKING:  # lists of runs read no recipes
     from headrace.recipe.recipe import Recipe
 
-KINDS = ("train", "pack", "evaluate", "suite")
+KINDS = ("train", "pack", "evaluate", "suite", "part")
 """Kinds of runs that headrace has; other kinds have one step, which a package adds."""
 
 
@@ -53,7 +54,9 @@ def steps_of(recipe: Recipe, kind: str) -> tuple[PlannedStep, ...]:
         return (PlannedStep(name="evaluate", kind="evaluate", role=role, needs=data),)
     if kind not in KINDS:
         return (PlannedStep(name=kind, kind=kind, role=role),)
-    if kind == "suite":
+    if kind == "suite" and recipe.suite is not None and recipe.suite.sites:
+        return (*packing, PlannedStep(name="suite", kind="sites", role=DRIVER_ROLE, needs=data))
+    if kind in ("suite", "part"):
         return (*packing, PlannedStep(name="suite", kind="suite", role=role, needs=data))
     checkpoint = ("checkpoint", "train", "checkpoint")
     best = [("best_checkpoint", "train", "best_checkpoint")] if recipe.trainer.monitor else []

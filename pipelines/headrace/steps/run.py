@@ -41,6 +41,7 @@ MODULES = {
     "evaluate": "headrace.evaluation.evaluate_step",
     "nodes": "headrace.steps.node_facts",
     "suite": "headrace.suites.suite_step",
+    "sites": "headrace.multi_site.step",
 }
 """Modules of the built-in kinds of steps; only here are these higher layers named together."""
 

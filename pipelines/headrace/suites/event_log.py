@@ -11,19 +11,19 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
 
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
 
 from headrace.errors import StepCancelledError
 from headrace.files.atomic import read_text, write_text
 from headrace.files.layout import RunFolder
 from headrace.files.sharing import open_to_read, private_mode
 from headrace.states import FailureClass, StepState
-from headrace.suites.nodes import SuiteNodes
 from headrace.suites.points import PointSource
 from headrace.suites.records import ENTRY, Ended, Entry
-from headrace.suites.schedule import Queue
+from headrace.suites.schedule import Queue, Resources
 from headrace.suites.suite_state import SuiteState, TrialState
 from headrace.suites.trial_policy import never_begun
 
@@ -111,6 +111,22 @@ class Journal:
             raise TakenOverError(f"{owner} has taken this suite over")
 
 
+class Needs(Protocol):
+    """What attempts at trials need of the places where they run."""
+
+    def needs(self, values: Mapping[str, JsonValue]) -> Resources:
+        """Return the needs of a trial with these values."""
+        ...
+
+    def why_never(self, needs: Resources) -> str:
+        """Return why a trial can never start there; empty if it can."""
+        ...
+
+    def learn(self, gpu_bytes: int | None) -> bool:
+        """Record the GPU memory that a trial used; return whether needs have changed."""
+        ...
+
+
 class EventWriter:
     """Writes events to the journal first, then applies them to state, queue and source.
 
@@ -123,11 +139,11 @@ class EventWriter:
         self,
         journal: Journal,
         source: PointSource,
-        machines: SuiteNodes,
+        needs: Needs,
         suite_state: SuiteState,
         retention: Retention,
     ) -> None:
-        self._journal, self._source, self._nodes = journal, source, machines
+        self._journal, self._source, self._needs = journal, source, needs
         self._retention = retention
         self.suite_state = suite_state
         self.queue = Queue()
@@ -148,7 +164,7 @@ class EventWriter:
         rows: list[TrialState] = []
         for entry in entries:
             rows += self._take(entry)
-            if isinstance(entry, Ended) and self._nodes.learn(entry.usage.gpu_memory_bytes):
+            if isinstance(entry, Ended) and self._needs.learn(entry.usage.gpu_memory_bytes):
                 rows += self.suite_state.waiting()
         self._enqueue({row.trial.number: row for row in rows}.values())
         ended = [entry.number for entry in entries if isinstance(entry, Ended)]
@@ -170,8 +186,8 @@ class EventWriter:
             self.queue.drop(number)
             if row.state is not StepState.QUEUED:
                 continue
-            needs = self._nodes.needs(row.trial.values)
-            if why := self._nodes.why_never(needs):
+            needs = self._needs.needs(row.trial.values)
+            if why := self._needs.why_never(needs):
                 never.append(never_begun(row, time.time(), why, FailureClass.USER_ERROR))
             else:
                 self.queue.push(number, needs, avoids=row.avoids, priority=row.priority)

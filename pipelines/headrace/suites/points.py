@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -43,6 +44,8 @@ from headrace.suites.suite_state import SuiteState, TrialState
 from headrace.suites.values import parse, too_many
 
 _BLOCK = 1000
+_IDLE_S = 120.0
+"""Time after which a part of a suite without trials ends, and its lease with it."""
 
 
 def trial_recipe(source: Mapping[str, Any], values: Point) -> Recipe:
@@ -382,6 +385,31 @@ class PointSource:
         """Whether a running trial is to be ended early, by its metrics so far."""
         del row
         return False
+
+
+class AssignedTrials(PointSource):
+    """Trials of a part of a suite over several sites: they are assigned by commands."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe, self._suite_state = recipe, SuiteState()  # it names no trials
+        self._count, self._left = 0, iter(())
+        self._is_closed, self._idle_s = False, time.monotonic()
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether no more trials come, or none has come for a while: the part begins again then."""
+        return self._is_closed or time.monotonic() - self._idle_s > _IDLE_S
+
+    def close(self, *, is_closed: bool) -> None:
+        """Take whether more trials may come; the while begins when all trials have ended."""
+        self._is_closed = is_closed
+        if self._suite_state.num_ended < len(self._suite_state.rows):
+            self._idle_s = time.monotonic()
+
+    def more(self, wanted: int) -> Sequence[Trial]:
+        """Return no trials."""
+        del wanted
+        return ()
 
 
 def _value_at(base: Any, key: str, own: Sequence[str]) -> Any:

@@ -221,6 +221,11 @@ class Queue:
             if number in self._where or line not in self._lines:
                 lines.remove(line)
 
+    def ordered(self) -> list[tuple[int, float]]:
+        """Return number and expected seconds of all, the most urgent first."""
+        places = sorted(place for line in self._lines.values() for place in line)
+        return [(number, -negative_s) for _, negative_s, number in places]
+
     def kinds(self) -> dict[Resources, int]:
         """Return how many wait, by what they need."""
         found = Counter[Resources]()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -21,6 +21,7 @@ from headrace.suites.records import (
     FOLD,
     PRUNED,
     Added,
+    Assigned,
     CommandsApplied,
     Control,
     Ended,
@@ -28,6 +29,7 @@ from headrace.suites.records import (
     Point,
     Started,
     Trial,
+    Withdrawn,
 )
 
 logger = logging.getLogger(__name__)
@@ -57,6 +59,10 @@ class TrialState:
     priority: float = 0.0
     unwanted: bool = False
     """Whether it was cancelled."""
+    leaves: bool = False
+    """Whether it leaves this part of a suite as soon as it does not run."""
+    site: str = ""
+    """Site that it is assigned to, of several; empty: none."""
     since: float = field(default=0.0, compare=False)
     """Start of its wait, seconds since the epoch."""
     took_s: float = 0.0
@@ -133,7 +139,14 @@ class SuiteState:
         row = self.rows.get(entry.number)
         if row is None:
             return []
+        if isinstance(entry, Assigned):
+            row.site = entry.site
+            return [row]
         self.counts[row.counted_as] -= 1
+        if isinstance(entry, Withdrawn):
+            del self.rows[entry.number]
+            row.state = StepState.CANCELLED
+            return [row]
         if isinstance(entry, Started):
             row.attempts, row.started, row.state = entry.attempt, entry, StepState.RUNNING
             self.running[entry.number] = row
@@ -148,26 +161,33 @@ class SuiteState:
 
     def _add(self, entry: Added) -> list[TrialState]:
         number = entry.trial.number
-        if number not in self.rows:
+        row = self.rows.get(number)
+        if row is None:
             row = TrialState(entry.trial, priority=entry.trial.priority, since=entry.at)
+            row.attempts = entry.attempts
             self.rows[number] = row
             self.counts[row.counted_as] += 1
-        return [self.rows[number]]
+        elif row.state.is_final and entry.attempts >= row.attempts:  # it comes back to this part
+            row.attempts = entry.attempts
+            self._again(row, entry.at)
+        return [row]
 
     def _apply(self, entry: CommandsApplied) -> list[TrialState]:
         self.applied = entry.lines
-        named = {*entry.cancelled, *entry.priorities, *entry.retried}
+        named = {*entry.cancelled, *entry.priorities, *entry.retried, *entry.leaving}
         rows = [self.rows[number] for number in sorted(named & self.rows.keys())]
         for row in rows:
             number = row.trial.number
             row.unwanted = row.unwanted or number in entry.cancelled
+            row.leaves = row.leaves or number in entry.leaving
             row.priority = entry.priorities.get(number, row.priority)
             if number in entry.retried:
                 self._again(row, entry.at)
         return rows
 
     def _again(self, row: TrialState, at: float) -> None:
-        row.unwanted, row.failed, row.avoids = False, (), frozenset()
+        row.unwanted = row.leaves = False
+        row.failed, row.avoids, row.site = (), frozenset(), ""
         if row.state.is_final:
             self.counts[row.counted_as] -= 1
             row.state, row.pruned, row.since = StepState.QUEUED, False, at
@@ -204,28 +224,44 @@ class SuiteState:
             self.best = row
 
 
+@dataclass
+class SiteControl:
+    """Commands to one of several sites."""
+
+    is_paused: bool = False
+    """Whether no more trials start there."""
+    leaves: bool = False
+    """Whether its trials are moved elsewhere."""
+    limit: int | None = None
+    """Most trials at once; None: no limit."""
+
+
 class Controls:
     """Reads new lines of `controls.jsonl` of a suite.
 
     Attributes:
         is_paused: Whether no more trials start.
+        is_closed: Of a part: whether no more trials are assigned to it.
         limit: Most trials at once; None: no limit.
+        sites: Commands to each of several sites.
     """
 
     def __init__(self, run: RunFolder, limit: int | None) -> None:
         self._path = run.controls
         self._offset = self._lines = 0
-        self.is_paused = False
+        self.is_paused = self.is_closed = False
         self.limit = limit
+        self.sites: defaultdict[str, SiteControl] = defaultdict(SiteControl)
 
     def apply_commands(self, suite_state: SuiteState, add: AddPoint) -> list[Entry]:
         """Return the entries of commands since the last call; set pause and limit.
 
         Commands that the journal lists as applied are skipped.
         """
-        trials: list[Trial] = []
+        added: list[Added] = []
         retried: set[int] = set()
         cancelled: set[int] = set()
+        leaving: set[int] = set()
         priorities: dict[int, float] = {}
         for line, control in self._new():
             self._set(control, suite_state)
@@ -234,7 +270,12 @@ class Controls:
             named = control.numbers or suite_state.rows
             rows = [suite_state.rows[each] for each in named if each in suite_state.rows]
             if control.what == "add":
-                trials += _added(control, add)
+                added += [Added(trial=trial) for trial in _added(control, add)]
+            elif control.what == "assign":
+                added += control.trials
+                leaving -= {each.trial.number for each in control.trials}
+            elif control.what == "withdraw":
+                leaving |= _leaving(control, rows, {each.trial.number for each in added})
             elif control.what == "retry":
                 retried |= {each.trial.number for each in rows if each.has_failed or each.unwanted}
                 cancelled -= retried
@@ -248,15 +289,24 @@ class Controls:
             lines=self._lines,
             retried=tuple(sorted(retried)),
             cancelled=tuple(sorted(cancelled)),
+            leaving=tuple(sorted(leaving)),
             priorities=priorities,
         )
-        return [*(Added(trial=trial) for trial in trials), applied]
+        return [*added, applied]
 
     def _set(self, control: Control, suite_state: SuiteState) -> None:
         if control.what in ("pause", "resume"):
             self.is_paused = control.what == "pause"
         elif control.what == "limit":
             self.limit = control.limit
+        elif control.what in ("assign", "close"):
+            self.is_closed = control.what == "close"
+        elif control.what == "limit-site":
+            self.sites[control.site].limit = control.limit
+        elif control.what.endswith("-site"):
+            site = self.sites[control.site]
+            site.is_paused = control.what != "resume-site"
+            site.leaves = control.what == "leave-site"
         elif control.what in ("cancel", "retry", "add"):
             is_all = suite_state.is_cancelled or not control.numbers
             suite_state.is_cancelled = control.what == "cancel" and is_all
@@ -272,6 +322,13 @@ class Controls:
                 logger.warning(
                     "Line %d of %s is malformed: %s", self._lines, self._path, words_of(error)
                 )
+
+
+def _leaving(control: Control, rows: Iterable[TrialState], added: set[int]) -> set[int]:
+    """Return which trials a `withdraw` concerns: that wait, or also that run if it stops them."""
+    here = (StepState.QUEUED, StepState.RUNNING) if control.stops else (StepState.QUEUED,)
+    found = {each.trial.number for each in rows if each.state in here}
+    return found | (added & set(control.numbers))
 
 
 def _added(control: Control, add: AddPoint) -> Iterator[Trial]:

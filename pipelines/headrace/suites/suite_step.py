@@ -23,17 +23,20 @@ from headrace.errors import HeadraceError, StepCancelledError, StepError, SuiteF
 from headrace.evaluation.evaluate_step import evaluate, own_predictor
 from headrace.files.atomic import is_there, read_record, read_text, write_record
 from headrace.files.layout import RunFolder, StepFolder
+from headrace.informing import inform
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.states import StepState
 from headrace.steps.context import StepContext
 from headrace.steps.history import read_history
 from headrace.steps.mailbox import StepResult, StepSpec
+from headrace.steps.node_facts import environment
 from headrace.steps.run import refused, run_step
-from headrace.suites.driver import AGAIN, Driver, Work
+from headrace.suites.driver import AGAIN
 from headrace.suites.event_log import Journal
+from headrace.suites.lease_driver import LeaseDriver, Work
 from headrace.suites.node_slots import SHARED_GPUS, capacity, gpus_at, part_of
-from headrace.suites.points import PointSource, trial_recipe
+from headrace.suites.points import AssignedTrials, PointSource, trial_recipe
 from headrace.suites.records import PRUNED, TrialJob
 from headrace.suites.suite_state import SuiteState
 from headrace.training.data_on_node import manifest_of
@@ -67,6 +70,8 @@ def run(context: StepContext) -> dict[str, Any]:
 def source_of(context: StepContext) -> PointSource:
     """Return the source of a suite's trials."""
     recipe = context.recipe
+    if is_there(context.run_folder.part):
+        return AssignedTrials(recipe)
     if recipe.suite is None or recipe.suite.search is None:
         return PointSource(recipe)
     from headrace.data.instantiate import Allowed
@@ -78,17 +83,21 @@ def source_of(context: StepContext) -> PointSource:
 
 def run_suite(context: StepContext, source: PointSource, work: Work) -> dict[str, Any]:
     """Run the trials of a source; return and raise as `run`."""
-    owner = f"{context.spec.key} in {context.lease_folder.lease_id}"
     with (
         SharedCalls.open(context.lease_folder) as calls,
-        Journal(context.run_folder, owner) as journal,
+        Journal(context.run_folder, owner_of(context)) as journal,
     ):
-        driver = Driver(context, calls, journal, source, work)
+        driver = LeaseDriver(context, calls, journal, source, work)
         driver.run()
-    return _outputs(driver.suite_state)
+    return {} if isinstance(source, AssignedTrials) else outputs_of(driver.suite_state)
 
 
-def _outputs(suite_state: SuiteState) -> dict[str, Any]:
+def owner_of(context: StepContext) -> str:
+    """Return the name of a step as the writer of its suite's journal."""
+    return f"{context.spec.key} in {context.lease_folder.lease_id}"
+
+
+def outputs_of(suite_state: SuiteState) -> dict[str, Any]:
     """Return the outputs; raise if all were cancelled at once, none is left, or none succeeded."""
     counts = {state: count for state, count in suite_state.counts.items() if count}
     num_cancelled = counts.get(StepState.CANCELLED.value, 0)
@@ -201,14 +210,25 @@ def _site_of(site: Site, recipe: Recipe, job: TrialJob, gpus: Sequence[Gpu]) -> 
 
 def _run(job: TrialJob, fleet: NodeCalls | None, context: StepContext) -> dict[str, Any]:
     fleet = fleet or OneNode(context.site.roles[context.recipe.train.role])
+    asked = partial(_environment, job, fleet)
+    found = {"environment": inform(context.run_folder, "environment", asked, str) or ""}
     try:
-        return _trained_and_judged(context, fleet, job.dataset)
+        return {**_trained_and_judged(context, fleet, job.dataset), **found}
     except StepCancelledError:
         if not (read_text(context.folder.cancel) or "").startswith(PRUNED):
             raise
-        return {"metrics": _numbers(context.metrics), "pruned": True}
+        return {"metrics": _numbers(context.metrics), "pruned": True, **found}
     finally:
         _share_energy(context, job.share)
+
+
+def _environment(job: TrialJob, fleet: NodeCalls) -> str:
+    """Return hardware, software and threads that the numbers of a trial may depend on."""
+    role = fleet.role
+    found = fleet.call(
+        fleet.nodes(1, role.start_timeout)[0], environment, "gpu" if job.gpus else "cpu"
+    )
+    return f"{found}; {role.threads_per_rank} threads"
 
 
 def _trained(context: StepContext, fleet: NodeCalls, dataset: str) -> dict[str, Any]:

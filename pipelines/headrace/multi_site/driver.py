@@ -1,0 +1,433 @@
+"""The driver of a suite over several sites: assigns trials to sites by the plan, merges their ends.
+
+Sites keep the trials that they have while this driver is away, or they are out of its reach.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from headrace.errors import HeadraceError, LeaseEndsError
+from headrace.files.layout import RunFolder
+from headrace.informing import inform
+from headrace.multi_site.site_link import Message
+from headrace.multi_site.sites import SiteState
+from headrace.states import FailureClass, StepState
+from headrace.steps.context import StepContext
+from headrace.steps.mailbox import Failure, Progress, StepResult, StepStatus
+from headrace.suites.driver import SuiteDriver
+from headrace.suites.event_log import Journal
+from headrace.suites.points import PointSource
+from headrace.suites.records import (
+    PRUNED,
+    Added,
+    Assigned,
+    Control,
+    Ended,
+    Entry,
+    Started,
+    SuiteSummary,
+    Withdrawn,
+)
+from headrace.suites.schedule import Resources
+from headrace.suites.site_plan import Plan, PlanInput, SitePlan, plan
+from headrace.suites.suite_state import TrialState
+from headrace.suites.trial_order import Eta
+from headrace.suites.trial_policy import Glances, ended, folder_of, judge, left_by
+
+logger = logging.getLogger(__name__)
+
+_WAIT_S = 0.2
+_FIRST_READ_S = 10.0
+_GIVEN_UP = 10
+"""Times `limits.lost_after` after which running trials of an unreachable site begin elsewhere."""
+
+_PAUSE_S = 30.0
+"""Pause of a site after its part has failed; it doubles each time."""
+
+_END_S = 60.0
+_GUESS_S = 60.0
+"""Duration of a trial before any has ended."""
+
+
+class _AnyPlace:
+    """Needs of trials on their nodes are left to the parts."""
+
+    def needs(self, values: Mapping[str, JsonValue]) -> Resources:
+        del values
+        return Resources()
+
+    def why_never(self, needs: Resources) -> str:
+        del needs
+        return ""
+
+    def learn(self, gpu_bytes: int | None) -> bool:
+        del gpu_bytes
+        return False
+
+
+class _PartGlances(Glances):
+    """Status of running attempts as their parts report it: folders of trials may hang."""
+
+    def __init__(self, run: RunFolder, sites: Sequence[SiteState]) -> None:
+        super().__init__(run)
+        self._sites = sites
+
+    def look(self, running: Mapping[int, TrialState]) -> list[TrialState]:
+        """Return the trials that run at sites within reach."""
+        self._statuses = {
+            each.number: StepStatus(
+                state=StepState.QUEUED if each.waits else StepState.RUNNING,
+                progress=Progress(done=each.done, total=1.0, phase=each.waits),
+                metrics=each.metrics,
+            )
+            for site in self._sites
+            for each in (site.link.look.summary.running if site.link.look.summary else ())
+            if each.number in running
+        }
+        near = {site.name for site in self._sites if site.is_reachable}
+        return [row for row in running.values() if row.site in near]
+
+
+class SitesDriver(SuiteDriver):
+    """Runs the trials of a suite at several sites."""
+
+    def __init__(
+        self,
+        context: StepContext,
+        journal: Journal,
+        source: PointSource,
+        sites: Sequence[SiteState],
+    ) -> None:
+        super().__init__(context, journal, source, _AnyPlace())
+        self._glances = _PartGlances(self._run, sites)
+        self._sites = {each.name: each for each in sites}
+        self._plan = Plan(sites=tuple(SitePlan(name=each.name) for each in sites))
+        self._known: set[tuple[str, int, int, str, float]] = set()
+        self._begun_at = time.time()
+
+    def _restore(self) -> None:
+        super()._restore()
+        for entry in self._journal.entries():
+            self._begun_at = min(self._begun_at, entry.at)
+            if isinstance(entry, Started | Ended):
+                self._known.add(_identity(entry))
+        until_s = time.monotonic() + _FIRST_READ_S
+        for site in self._sites.values():
+            site.link.has_read.wait(max(until_s - time.monotonic(), 0.0))
+        self._collect()
+        for name, site in self._sites.items():  # commands of an earlier driver may be lost
+            again = [row for row in self.suite_state.waiting() if row.site == name]
+            self._send_assigned(site, again)
+
+    def _collect(self) -> None:
+        found = False
+        for site in self._sites.values():
+            for entry in site.link.take():
+                found = True
+                site.take(entry)
+                self._events.note(*self._merged(site, entry))
+        if not found:
+            time.sleep(_WAIT_S)
+
+    def _merged(self, site: SiteState, entry: Entry) -> list[Entry]:
+        """Return the entries of the suite that follow from one of a part."""
+        if isinstance(entry, Withdrawn):
+            row = self.suite_state.rows.get(entry.number)
+            is_here = row is not None and row.site == site.name and row.started is None
+            return [Assigned(number=entry.number, site="")] if is_here else []
+        if not isinstance(entry, Started | Ended):
+            return []
+        row = self.suite_state.rows.get(entry.number)
+        if row is None:
+            return []
+        entry = entry.model_copy(update={"site": site.name})
+        attempts, row.attempts = row.attempts, max(row.attempts, entry.attempt)
+        if _identity(entry) in self._known or row.state.is_final:
+            return []
+        is_assigned = row.site == site.name
+        if isinstance(entry, Started):
+            is_new = is_assigned and row.started is None and entry.attempt > attempts
+            if not is_new:
+                return []
+            self._link_folder(site, entry.number)
+        else:
+            runs = row.started is not None and row.started.site == site.name
+            is_current = runs and row.started is not None and row.started.attempt == entry.attempt
+            never_began = is_assigned and entry.is_final and row.started is None
+            is_done = entry.is_final and entry.state is StepState.SUCCEEDED
+            if not (is_current or never_began or is_done):
+                return []
+            if is_done and not is_assigned and row.site:  # it was given up, and has ended after all
+                self._withdraw(self._sites[row.site], {entry.number}, stops=True)
+                self._link_folder(site, entry.number)
+        self._known.add(_identity(entry))
+        return [entry]
+
+    def _link_folder(self, site: SiteState, number: int) -> None:
+        """Let the folder of a trial be that of its part."""
+        folder, part = self._run.trial(number).path, site.link.folder(number)
+        folder.parent.mkdir(exist_ok=True)
+        if part is not None and not (folder.is_symlink() and folder.readlink() == part):
+            folder.unlink(missing_ok=True)
+            folder.symlink_to(part)
+
+    def _observe(self) -> None:
+        for site in self._sites.values():
+            look = site.link.look
+            if look.state is not site.failed_run:
+                site.failed_run = look.state
+                if look.why and look.state is not StepState.CANCELLED:
+                    site.failures += 1
+                    pause_s = _PAUSE_S * 2 ** (site.failures - 1)
+                    site.unusable_until_s = time.monotonic() + pause_s
+                    self._give_back(site, f"Its part failed: {look.why}", also_running=True)
+            lost_s = site.site.limits.lost_after
+            if not site.is_reachable and site.silent_s > lost_s:
+                why = f"Site {site.name} is out of reach: {look.error or 'it does not answer'}"
+                self._give_back(site, why, also_running=site.silent_s > _GIVEN_UP * lost_s)
+
+    def _at(self, site: SiteState) -> list[TrialState]:
+        """Return the trials of a site that have not ended."""
+        rows = self.suite_state.rows.values()
+        return [row for row in rows if row.site == site.name and not row.state.is_final]
+
+    def _give_back(self, site: SiteState, why: str, *, also_running: bool) -> None:
+        """Take the trials of a site back without its help."""
+        rows = [row for row in self._at(site) if also_running or row.started is None]
+        entries: list[Entry] = []
+        for row in rows:
+            if row.started is not None:
+                result = self._lost(site, row, row.started, why)
+                entry = ended(row.started, result, self.suite_state.objectives)
+                entries.append(judge(row, entry, self._spec, is_orphan=True))
+            entries.append(Assigned(number=row.trial.number, site="", why=why))
+        if rows:
+            logger.warning("%d trials leave site %s: %s", len(rows), site.name, why)
+            self._withdraw(site, {row.trial.number for row in rows}, stops=True)
+            self._events.note(*entries)
+
+    def _lost(self, site: SiteState, row: TrialState, started: Started, why: str) -> StepResult:
+        """Return the end of an attempt that is given up; its folder is read only within reach."""
+        if site.is_reachable:
+            return left_by(folder_of(self._run, row), why)
+        failure = Failure(failure_class=FailureClass.LOST, error="", message=why)
+        return StepResult(
+            state=StepState.LOST,
+            failure=failure,
+            started_at=started.at,
+            finished_at=max(time.time(), started.at),
+        )
+
+    def _withdraw(self, site: SiteState, numbers: set[int], *, stops: bool) -> None:
+        numbers = numbers - site.withdrawing
+        if numbers:
+            site.withdrawing |= numbers
+            command = Control(what="withdraw", by=_BY, numbers=tuple(sorted(numbers)), stops=stops)
+            site.link.send(Message(control=command))
+
+    def _stop(self, row: TrialState, why: str) -> None:
+        if why.startswith(PRUNED) and (site := self._sites.get(row.site)) is not None:
+            site.link.send(Message(pruned=((row.trial.number, row.attempts, why),)))
+
+    def _apply_commands(self) -> None:
+        assigned = [row for row in self.suite_state.waiting() if row.site]
+        super()._apply_commands()
+        for name, site in self._sites.items():
+            rows = [*assigned, *self.suite_state.running.values()]
+            unwanted = {row.trial.number for row in rows if row.unwanted and row.site == name}
+            if new := unwanted - site.cancelled:
+                site.cancelled |= new
+                command = Control(what="cancel", by=_BY, numbers=tuple(sorted(new)))
+                site.link.send(Message(control=command))
+
+    def _begin(self) -> None:
+        """Trials are assigned once per second, with the plan."""
+
+    def _num_wanted(self) -> int:
+        slots = sum(site.slots for site in self._usable())
+        most = min(slots, self._controls.limit or slots)
+        return most - len(self.suite_state.running) - len(self._queue)
+
+    def _usable(self) -> list[SiteState]:
+        if self._controls.is_paused or self._has_too_many_failures:
+            return []
+        return [
+            site
+            for site in self._sites.values()
+            if site.is_reachable
+            and time.monotonic() >= site.unusable_until_s
+            and not self._controls.sites[site.name].is_paused
+        ]
+
+    def _ask(self) -> None:
+        for name, site in self._sites.items():
+            mine = {row.trial.number for row in self._at(site)}
+            left = mine if self._controls.sites[name].leaves else set()
+            self._withdraw(site, left | (site.held - mine), stops=True)
+        found = inform(self._run, "plan of the sites", self._planned, Plan)
+        if found is None:
+            return
+        self._plan = found
+        for planned in found.sites:
+            self._limit(self._sites[planned.name], planned.slots)
+        rows = self.suite_state.rows
+        for number, name in found.withdraw:
+            self._withdraw(self._sites[name], {number}, stops=False)
+        given: dict[str, list[TrialState]] = {}
+        for number, name in found.assign[: self._most_to_assign()]:
+            given.setdefault(name, []).append(rows[number])
+        for name, some in given.items():
+            self._events.note(*(Assigned(number=row.trial.number, site=name) for row in some))
+            self._send_assigned(self._sites[name], some)
+
+    def _most_to_assign(self) -> int:
+        """Return how many more trials may be with the sites, running or not."""
+        most, limit = self._most_to_begin(), self._controls.limit
+        if limit is None:
+            return most
+        return max(most - sum(bool(row.site) for row in self.suite_state.waiting()), 0)
+
+    def _send_assigned(self, site: SiteState, rows: Sequence[TrialState]) -> None:
+        if not rows:
+            return
+        added = tuple(
+            Added(
+                trial=row.trial.model_copy(update={"priority": row.priority}),
+                attempts=row.attempts,
+            )
+            for row in rows
+        )
+        numbers = {row.trial.number for row in rows}
+        site.withdrawing -= numbers
+        site.cancelled -= numbers
+        moved = tuple(
+            (row.trial.number, source) for row in rows if (source := self._saved(row, site))
+        )
+        control = Control(what="assign", by=_BY, trials=added)
+        site.link.send(Message(control=control, moved=moved))
+
+    def _saved(self, row: TrialState, site: SiteState) -> Path | None:
+        """Return the folder of a trial at the site where it last ran, if it is within reach."""
+        link = self._run.trial(row.trial.number).path
+        if not row.attempts or not link.is_symlink():
+            return None
+        folder = link.readlink()  # the folder itself may hang
+        for each in self._sites.values():
+            if (
+                each is not site
+                and each.is_reachable
+                and each.link.folder(row.trial.number) == folder
+            ):
+                return folder
+        return None
+
+    def _limit(self, site: SiteState, slots: int) -> None:
+        """Tell a part how many trials it may run at once."""
+        if site.link.look.run_id and slots and slots != site.limit:
+            site.limit = slots
+            site.link.send(Message(control=Control(what="limit", by=_BY, limit=slots)))
+
+    def _planned(self) -> Plan:
+        return plan(self.plan_input())
+
+    def plan_input(self) -> PlanInput:
+        """Return the suite at this moment, for the plan."""
+        queue = self._queue.ordered()
+        known_s = [seconds for _, seconds in queue if seconds > 0]
+        took_s = [
+            row.took_s
+            for row in self.suite_state.rows.values()
+            if row.state is StepState.SUCCEEDED and not row.pruned
+        ]
+        guess_s = statistics.fmean(known_s or took_s or [_GUESS_S])
+        usable = self._usable()
+        asked = partial(self._order.speeds, list(self._sites), self.suite_state)
+        speeds = inform(self._run, "speed of sites", asked, dict) or {}
+        sites = []
+        for site in self._sites.values():
+            start = partial(self._order.start_s, site.site, self._context.recipe.train.role)
+            usual_s = inform(self._run, "start of a site", start, float) or 0.0
+            is_patient = self._spec.policy == "spread"
+            limit = self._controls.sites[site.name].limit if site in usable else 0
+            speed = speeds.get(site.name, 1.0)
+            mine = self._at(site)
+            sites.append(
+                site.planned(
+                    mine,
+                    guess_s / speed,
+                    speed,
+                    limit=limit,
+                    usual_s=usual_s,
+                    is_patient=is_patient,
+                )
+            )
+        deadline, budget = self._spec.deadline, self._spec.budget
+        spent = sum(site.link.look.usd or 0.0 for site in self._sites.values())
+        return PlanInput(
+            sites=tuple(sites),
+            waiting=tuple((number, seconds or guess_s) for number, seconds in queue),
+            policy=self._spec.policy,
+            left_s=math.inf if deadline is None else deadline + self._begun_at - time.time(),
+            budget_usd=math.inf if budget is None else budget - spent,
+        )
+
+    def _is_over(self) -> bool:
+        if not super()._is_over():
+            return False
+        for site in self._sites.values():
+            if site.link.look.run_id:
+                site.link.send(Message(control=Control(what="close", by=_BY)))
+        self._await_parts(_END_S)
+        return True
+
+    def _await_parts(self, seconds: float) -> None:
+        """Wait until the parts within reach have ended, so that no machine is left."""
+        until_s = time.monotonic() + seconds
+        while time.monotonic() < until_s:
+            looks = [each.link.look for each in self._sites.values() if each.is_reachable]
+            is_sent = not any(each.link.num_unsent for each in self._sites.values())
+            if is_sent and all(look.state is None or look.state.is_final for look in looks):
+                return
+            time.sleep(_WAIT_S)
+
+    def _stop_attempts(self, why: HeadraceError) -> None:
+        """Take all trials back; if only the driver's lease ends, the sites go on."""
+        if isinstance(why, LeaseEndsError):
+            return
+        for site in self._sites.values():
+            self._withdraw(site, {row.trial.number for row in self._at(site)}, stops=True)
+            if site.link.look.run_id:
+                site.link.send(Message(control=Control(what="close", by=_BY)))
+        until_s = time.monotonic() + _END_S / 4
+        while self.suite_state.running and time.monotonic() < until_s:
+            self._collect()
+
+    def _summary(self, eta: Eta | None) -> SuiteSummary:
+        planned = {each.name: each for each in self._plan.sites}
+        rows = tuple(
+            site.shown(
+                [row for row in self.suite_state.rows.values() if row.site == name],
+                planned[name],
+                self._controls.sites[name],
+            )
+            for name, site in self._sites.items()
+        )
+        if eta is None and math.isfinite(self._plan.makespan_s) and self._plan.makespan_s:
+            eta = Eta(seconds=self._plan.makespan_s, half_s=0.3 * self._plan.makespan_s)
+        return super()._summary(eta).model_copy(update={"sites": rows})
+
+
+_BY = "suite"
+
+
+def _identity(entry: Started | Ended) -> tuple[str, int, int, str, float]:
+    return entry.site, entry.number, entry.attempt, entry.event, entry.at
