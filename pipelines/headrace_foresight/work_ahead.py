@@ -81,7 +81,7 @@ def work_of(word: str, overrides: Sequence[str], site_name: str) -> WorkAhead:
 
 def suite_ahead(recipe: Recipe, site: Site, taken: Sequence[PastAttempt]) -> tuple[Eta | None, int]:
     """Return what the trials of a recipe's suite take together, and the number of known ones."""
-    trials, num_known = _forecasts(recipe, site, taken)
+    trials, num_known = forecasts_at(recipe, site, taken)
     if recipe.suite is not None and recipe.suite.order == "longest":
         trials.sort(key=lambda each: -each.seconds)
     if not trials:
@@ -118,7 +118,7 @@ def places_of(recipe: Recipe, role: Role) -> int:
     return max(min(nodes * max(each, 1), suite.max_running or nodes * max(each, 1)), 1)
 
 
-def _forecasts(
+def forecasts_at(
     recipe: Recipe, site: Site, taken: Sequence[PastAttempt]
 ) -> tuple[list[Forecast], int]:
     """Return forecasts of the trials of a suite, or of one training, with evaluations."""
@@ -174,7 +174,7 @@ def _of_suite(run: Run) -> WorkAhead:
 def _of_recipe(recipe: Recipe, site: Site) -> WorkAhead:
     """Return a recipe's trials, or one training with its evaluation, by earlier ones."""
     kind = "suite" if recipe.suite else "train"
-    found, num_known = _forecasts(recipe, site, past_of(recipe, site, kind))
+    found, num_known = forecasts_at(recipe, site, past_of(recipe, site, kind))
     if not found:
         raise _unknown(f"No earlier run shows how long {recipe.name} takes on {site.name}")
     count = "1 earlier run or trial" if num_known == 1 else f"{num_known} earlier runs or trials"
