@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.errors import HeadraceError
 from headrace.recipe.load import load_site
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.suites.suite_state import SuiteState
-from headrace_foresight.forecast import durations
+from headrace_foresight.forecast import Forecast, durations
 from headrace_foresight.past_attempts import SUITE, earlier, has_ledger, past_of, starts_of
 from headrace_foresight.trial_forecast import SITE, known_of
 from headrace_foresight.work_ahead import forecasts_at
@@ -43,8 +43,8 @@ def speeds_of(
 
 
 def _earlier(recipe: Recipe, site_names: Iterable[str]) -> dict[str, float]:
-    """Return logarithms of the speeds of sites with earlier work, their mean 0."""
-    logs: dict[str, float] = {}
+    """Return logarithms of the speeds of sites with earlier work, relative to the first."""
+    known: dict[str, Sequence[Forecast]] = {}
     for name in site_names:
         try:
             site = load_site(name)
@@ -52,9 +52,22 @@ def _earlier(recipe: Recipe, site_names: Iterable[str]) -> dict[str, float]:
         except HeadraceError:
             continue
         if trials:
-            logs[name] = -statistics.fmean(math.log(each.seconds) for each in trials)
-    mean = statistics.fmean(logs.values()) if logs else 0.0
-    return {name: each - mean for name, each in logs.items()}
+            known[name] = trials
+    return {name: math.log(each) for name, each in relative(known, list(known)).items()}
+
+
+def relative(known: Mapping[str, Sequence[Forecast]], names: Sequence[str]) -> dict[str, float]:
+    """Return the speeds of sites by what the same trials take there; 1 if unknown.
+
+    They are relative to the first known one of the names.
+    """
+    means = {
+        name: statistics.fmean(math.log(each.seconds) for each in known[name])
+        for name in names
+        if name in known
+    }
+    first = next(iter(means.values()), 0.0)
+    return {name: math.exp(first - means.get(name, first)) for name in names}
 
 
 def start_of(recipe: Recipe, site: Site, role_name: str) -> float | None:

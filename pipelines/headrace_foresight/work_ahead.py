@@ -164,7 +164,7 @@ def _of_suite(run: Run) -> WorkAhead:
     """Return the trials of an existing suite; ended ones with what they took."""
     taken, left = forecasts_of(suite_state_of(run.folder))
     if not taken:
-        raise _unknown(f"No trial of {run.run_id} has ended")
+        raise unknown(f"No trial of {run.run_id} has ended")
     source = f"{len(taken)} trials of {run.run_id} as they were"
     if left:
         source += f", {len(left)} forecast from them"
@@ -176,7 +176,7 @@ def _of_recipe(recipe: Recipe, site: Site) -> WorkAhead:
     kind = "suite" if recipe.suite else "train"
     found, num_known = forecasts_at(recipe, site, past_of(recipe, site, kind))
     if not found:
-        raise _unknown(f"No earlier run shows how long {recipe.name} takes on {site.name}")
+        raise unknown(f"No earlier run shows how long {recipe.name} takes on {site.name}")
     count = "1 earlier run or trial" if num_known == 1 else f"{num_known} earlier runs or trials"
     what = f"{len(found)} trials of {recipe.name}" if recipe.suite else recipe.name
     return WorkAhead(trials=found, source=f"{what}, by {count} on {site.name}")
@@ -189,7 +189,8 @@ def _points(recipe: Recipe) -> Iterator[Point]:
     yield from (trial.values for trial in points.expand(recipe))
 
 
-def _unknown(what: str) -> UserError:
+def unknown(what: str) -> UserError:
+    """Return the error that no duration is known."""
     return UserError(
         what,
         "Run it for a few epochs, or give their durations: --duration 1h:10h --trials 100.",
