@@ -84,7 +84,6 @@ class ForecastOrder(TrialOrder):
             return None
         self._num_ordered = num_known
         expected_s = expected_of(suite_state, next(iter(self._speeds), ""))
-        self.expected_s.update(expected_s)
         now_s = time.monotonic()
         self._reorder_s = now_s + max(_LEAST_S, (now_s - began_s) / _SHARE)
         return expected_s

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,17 +11,19 @@ import numpy as np
 import pytest
 
 from headrace.errors import UserError
+from headrace.files.atomic import write_record
 from headrace.recipe.load import load_recipe
-from headrace.runs.prediction import Frontier
+from headrace.runs.prediction import ExpectedSite, Frontier, FrontierPoint, Interval
+from headrace.runs.runs import open_run
 from headrace.suites.records import Assigned
 from headrace.suites.site_plan import Plan, PlanInput, plan
 from headrace.suites.suite_state import SuiteState
-from headrace.suites.trial_order import TrialOrder
 from headrace_foresight.durations import filling
 from headrace_foresight.forecast import Forecast
 from headrace_foresight.scenario import Nodes, Outcome, Scenario, SimulatedJob
 from headrace_foresight.simulate import simulate
 from headrace_foresight.simulated_sites import planned_site
+from headrace_foresight.site_outcomes import site_outcomes
 from headrace_foresight.site_pace import speeds_of
 from headrace_foresight.trial_forecast import ForecastOrder, expected_of
 from headrace_foresight.what_if import Place, Question, answer
@@ -191,15 +192,31 @@ def test_trials_of_a_suite_show_how_quick_its_sites_are(headrace_home: Path):
     assert at_lab / at_box == pytest.approx(2.0, rel=0.15)
 
 
-@pytest.mark.parametrize(
-    ("done", "ago_s", "left_s"), [(0.25, 100, 300), (0.0, 100, 400), (0.0, 1000, 200)]
-)
-def test_a_running_trial_ends_by_its_progress_or_as_expected(done, ago_s, left_s):
-    suite_state, order = SuiteState(), TrialOrder(load_recipe("digits", ()))
-    suite_state.take(suite_journal.added(1))
-    suite_state.take(suite_journal.started(1, at=time.time() - ago_s))
-    row = suite_state.rows[1]
-    assert order.running_s(row, done, 1000.0, 2.0) == pytest.approx(left_s, rel=0.01)
-    order.expected_s[1] = 400.0
-    if not done and ago_s < 200:
-        assert order.running_s(row, done, 1000.0, 2.0) == pytest.approx(100, rel=0.01)
+def test_what_was_expected_of_each_site_stands_beside_what_came(headrace_home: Path):
+    run = suite_journal.over_sites(suite_journal.make_suite())
+    known = Interval(low=1.0, mean=1.0, high=1.0)
+    point = FrontierPoint(policy="own-first", makespan_s=known, usd=known, usd_of={"aws": 0.5},
+                          ends_of={"aws": 300.0})  # fmt: skip
+    aws = ExpectedSite(site="aws", slots=4, start_s=60.0, speed=1.5, usd_per_hour=0.55)
+    write_record(run.folder.frontier, Frontier(points=(point,), sites=(aws,)))
+    suite_journal.journal(
+        run.folder,
+        suite_journal.added(1).model_copy(update={"at": 1000.0}),
+        Assigned(number=1, site="aws", at=1010.0),
+        suite_journal.started(1, site="aws", at=1100.0),
+        suite_journal.ended(1, site="aws", started_at=1100.0, finished_at=1400.0),
+    )
+    found = {each.site: each for each in site_outcomes(run.folder, open_run(run.run_id).recipe)}
+    pairs = {name: (pair.expected, pair.came) for name, pair in found["aws"] if name != "site"}
+    assert pairs == {
+        "usd": (0.5, 0.125), "ends_s": (300.0, 400.0), "start_s": (60.0, 90.0), "speed": (1.5, None)
+    }  # fmt: skip
+    assert found["lab"].usd.came == 0.0
+    assert found["box"].ends_s.came is None
+    assert site_outcomes(make_run().folder, run.recipe) == ()
+    lease = lease_on_disk(run, "gpu")
+    step_ended(run, "train", lease, 10.0)
+    shown = headrace("cost", run.run_id).output
+    assert "$" not in shown.splitlines()[0]
+    assert "0.50, 0.12" in shown
+    assert "5:00, 6:40" in shown
