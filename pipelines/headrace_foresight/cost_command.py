@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
@@ -19,7 +20,7 @@ from headrace.cli.console import (
     tell,
 )
 from headrace.cli.listing import Listing
-from headrace.errors import LedgerError, UserError, nearest
+from headrace.errors import LedgerError, StepError, UserError, nearest
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.run_filter import first_day
 from headrace.ledger.usage_records import UsageSum
@@ -128,7 +129,8 @@ def _show(by: str, chosen: dict[str, Any], limit: int) -> None:
     for line in used.lines if used else ():
         tell(f"Price of {f'{line.kind} {line.market}'.strip()}: {line.price}.")
     if run:
-        _tell_of_sites(open_run(run))
+        with suppress(StepError):  # its folder may be gone
+            _tell_of_sites(open_run(run))
     else:
         _tell_allowances(chosen["site_name"] or "", chosen["owner"] or "")
 
