@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
@@ -13,12 +14,13 @@ from headrace.cli.console import (
     JsonOption,
     as_csv_text,
     as_json_text,
+    duration,
     hundredths,
     open_console,
     tell,
 )
 from headrace.cli.listing import Listing
-from headrace.errors import LedgerError, UserError, nearest
+from headrace.errors import LedgerError, StepError, UserError, nearest
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.run_filter import first_day
 from headrace.ledger.usage_records import UsageSum
@@ -27,14 +29,22 @@ from headrace.recipe.site import SitePrices
 from headrace.recipe.teams import known_sites, teams_of
 from headrace.runs.costs import run_cost
 from headrace.runs.refresh_usage import price_again, refresh_usage, unpriced, wasted
+from headrace.runs.runs import Run, open_run
 from headrace_foresight.allowances import known_allowances
 from headrace_foresight.bill import compare
+from headrace_foresight.site_outcomes import site_outcomes
 
 _HOUR_S, _KWH, _GB = 3600.0, 1000.0, 1e9
 _BY = (*get_args(By), "service")
 _NONE = {("trial", "0"): "(no trial)"}
 _HOURS = ("node_s", "gpu_s", "queue_s")
 _SHARES = ("staging_s", "idle_s", "failed_s")
+_FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
+    "USD": ("usd", hundredths),
+    "first trial after": ("start_s", duration),
+    "last trial ends": ("ends_s", duration),
+    "speed": ("speed", hundredths),
+}
 _TITLES = ("attempts", "hours", "GPU h", "queue h", "USD", "staging", "idle", "failed", "kWh")
 
 
@@ -118,8 +128,28 @@ def _show(by: str, chosen: dict[str, Any], limit: int) -> None:
         tell(note)
     for line in used.lines if used else ():
         tell(f"Price of {f'{line.kind} {line.market}'.strip()}: {line.price}.")
-    if not run:
+    if run:
+        with suppress(StepError):  # its folder may be gone
+            _tell_of_sites(open_run(run))
+    else:
         _tell_allowances(chosen["site_name"] or "", chosen["owner"] or "")
+
+
+def _tell_of_sites(run: Run) -> None:
+    """Show what a suite over several sites expected of each, and what came."""
+    listed = Listing("site: expected, came", *_FIGURES, figures=tuple(_FIGURES))
+    for each in (found := site_outcomes(run.folder, run.recipe)):
+        cells = []
+        for name, shown in _FIGURES.values():
+            pair = getattr(each, name)
+            cells += [f"{_figure(pair.expected, shown)}, {_figure(pair.came, shown)}"]
+        listed.add(each.site, *cells)
+    if found:
+        open_console().print("", listed)
+
+
+def _figure(value: float | None, shown: Callable[[float], str]) -> str:
+    return "?" if value is None else shown(value)
 
 
 def _prices() -> dict[str, SitePrices]:

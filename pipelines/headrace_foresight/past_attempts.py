@@ -30,7 +30,7 @@ from headrace.states import StepState
 from headrace.steps.history import HistoryRow, training_file
 from headrace.steps.retry_policy import PROGRESS, TOTAL
 from headrace.steps.step_kinds import StepOptions
-from headrace.suites.records import ENTRY, Point
+from headrace.suites.records import ENTRY, Entry, Point
 from headrace.suites.suite_state import SuiteState, TrialState
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def past_of(
         for one in earlier(recipe, site, role)
         if one.options == options and (role in roles or one.kind == "pack")
     )
-    if kind == "suite" or (kind == "train" and not alike_of("train", recipe, found)):
+    if kind in (SUITE, "part") or (kind == "train" and not alike_of("train", recipe, found)):
         found += tuple(one for suite in suites_of(found, recipe) for one in _trials(suite))
     return found
 
@@ -253,10 +253,16 @@ def suites_of(taken: Sequence[PastAttempt], recipe: Recipe) -> Sequence[PastAtte
 def suite_state_of(folder: RunFolder) -> SuiteState:
     """Return the trials of a suite, as far as its event log is written."""
     suite_state = SuiteState()
+    for entry in entries_of(folder):
+        suite_state.take(entry)
+    return suite_state
+
+
+def entries_of(folder: RunFolder) -> Iterator[Entry]:
+    """Yield the entries of a suite's event log, as far as it is written."""
     for line in folder.journal.read_bytes().split(b"\n") if folder.journal.exists() else []:
         with suppress(ValidationError):  # damaged, or incomplete at present
-            suite_state.take(ENTRY.validate_json(line))
-    return suite_state
+            yield ENTRY.validate_json(line)
 
 
 def _trials(suite: PastAttempt) -> Iterator[PastAttempt]:

@@ -54,6 +54,9 @@ _PAUSE_S = 30.0
 
 _END_S = 60.0
 _STOP_S = 8.0
+_LATE = 0.2
+"""A trial that takes longer than expected is expected to go on for this share of its time."""
+
 _LEAST_DONE = 0.05
 """Progress after which a running trial tells more about its end than trials before it."""
 
@@ -364,7 +367,8 @@ class SitesDriver(SuiteDriver):
         done, elapsed = self._glances.done(row), elapsed_s(row)
         if done > _LEAST_DONE:
             return elapsed * (1 - done) / done
-        return max(self._expected_s.get(row.trial.number, guess_s) / speed - elapsed, 1.0)
+        whole_s = self._expected_s.get(row.trial.number, guess_s) / speed
+        return max(whole_s - elapsed, _LATE * elapsed)  # else a trial would wait for its slot
 
     def _is_over(self) -> bool:
         if not super()._is_over():

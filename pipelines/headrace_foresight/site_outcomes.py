@@ -1,0 +1,95 @@
+"""What a suite over several sites expected of each at its start, and what came."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from headrace.files.atomic import read_record
+from headrace.files.layout import RunFolder
+from headrace.recipe.recipe import Recipe
+from headrace.record import Record
+from headrace.runs.prediction import Frontier, FrontierPoint
+from headrace.suites.records import Added, Assigned, Ended, Started, SuiteSummary
+from headrace_foresight.past_attempts import entries_of
+
+
+class ExpectedAndCome(Record):
+    """A figure of a site; null: unknown."""
+
+    expected: float | None = None
+    came: float | None = None
+
+
+class SiteOutcome(Record):
+    """A site of a suite over several."""
+
+    site: str
+    usd: ExpectedAndCome
+    """US dollars."""
+    ends_s: ExpectedAndCome
+    """Seconds from the suite's start to the end of its last trial there."""
+    start_s: ExpectedAndCome
+    """Seconds from the first trial's assignment until it began: queue, boot, copies."""
+    speed: ExpectedAndCome
+    """Speed relative to the first site."""
+
+
+@dataclass
+class _Times:
+    assigned: float = math.inf
+    started: float = math.inf
+    ended: float = -math.inf
+
+
+def site_outcomes(folder: RunFolder, recipe: Recipe) -> tuple[SiteOutcome, ...]:
+    """Return the sites of a suite in their order; empty if it has only one."""
+    summary = read_record(folder.summary, SuiteSummary)
+    if summary is None or not summary.sites:
+        return ()
+    frontier = read_record(folder.frontier, Frontier) or Frontier(points=())
+    point = _chosen(frontier, recipe)
+    expected = {each.site: each for each in frontier.sites}
+    began, times = _times(folder)
+    found = []
+    for each in summary.sites:
+        name, at, before = each.site, times.get(each.site, _Times()), expected.get(each.site)
+        found.append(
+            SiteOutcome(
+                site=name,
+                usd=_pair(point.usd_of.get(name) if point else None, each.usd),
+                ends_s=_pair(point.ends_of.get(name) if point else None, at.ended - began),
+                start_s=_pair(before.start_s if before else None, at.started - at.assigned),
+                speed=_pair(before.speed if before else None, each.speed if each.ended else None),
+            )
+        )
+    return tuple(found)
+
+
+def _chosen(frontier: Frontier, recipe: Recipe) -> FrontierPoint | None:
+    """Return the forecast for the policy and the deadline of a suite; None without one."""
+    suite = recipe.suite
+    asked = (suite.policy, suite.deadline) if suite is not None else None
+    return next((one for one in frontier.points if (one.policy, one.deadline_s) == asked), None)
+
+
+def _times(folder: RunFolder) -> tuple[float, dict[str, _Times]]:
+    """Return when a suite began, and times of its sites, in seconds since the epoch."""
+    began, times = math.inf, dict[str, _Times]()
+    for entry in entries_of(folder):
+        if isinstance(entry, Added):
+            began = min(began, entry.at)
+        elif isinstance(entry, Assigned | Started | Ended) and entry.site:
+            of_site = times.setdefault(entry.site, _Times())
+            if isinstance(entry, Assigned):
+                of_site.assigned = min(of_site.assigned, entry.at)
+            elif isinstance(entry, Started):
+                of_site.started = min(of_site.started, entry.at)
+            else:
+                of_site.ended = max(of_site.ended, entry.finished_at)
+    return began, times
+
+
+def _pair(expected: float | None, came: float | None) -> ExpectedAndCome:
+    is_known = came is not None and math.isfinite(came)
+    return ExpectedAndCome(expected=expected, came=came if is_known else None)
