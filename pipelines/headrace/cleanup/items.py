@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -76,15 +77,12 @@ def measure() -> list[Item]:
     """
     rows = measured_runs()
     going_on = sizes_of([row for row in rows if not row.state.is_final])
-    parts = [
-        Item(
-            kind=f"{part} of runs",
-            name=suite_of_part(row.run_id) or row.run_id,
-            num_bytes=num_bytes,
-        )
-        for row in rows
-        for part, num_bytes in going_on.get(row.run_id, row.sizes or {}).items()
-    ]
+    sizes = Counter[tuple[str, str]]()
+    for row in rows:  # a suite has those of its parts
+        name = suite_of_part(row.run_id) or row.run_id
+        for part, num_bytes in going_on.get(row.run_id, row.sizes or {}).items():
+            sizes[f"{part} of runs", name] += num_bytes
+    parts = [Item(kind=kind, name=name, num_bytes=size) for (kind, name), size in sizes.items()]
     return [*parts, *others(rows)]
 
 

@@ -25,7 +25,7 @@ from headrace.runs.lifecycle import create_run
 from headrace.runs.lock import begin_in, frozen_environment
 from headrace.runs.names import named, there
 from headrace.runs.origin import Beside, Origin, origin, side_by_side, today
-from headrace.runs.parts import sites_of
+from headrace.runs.parts import sites_of, source_of_trial
 from headrace.runs.runs import RunRequest, run_of_record
 from headrace.status.run_page import compare_page
 from headrace.suites.values import as_overrides
@@ -163,7 +163,7 @@ def _request(before: Origin, site: str) -> RunRequest:
     more = {name: getattr(asked, name) for name in names}
     recipe, suite = Path(before.folder) / run.recipe.name, before.recipe.suite
     overrides = tuple(f"train.{key}={value}" for key, value in before.launch.items())
-    if found.trial is not None and found.folder.path.is_symlink():  # it ran at another site
+    if found.trial is not None and source_of_trial(run, found.trial.number) != run.source:
         values = (f"{key}={json.dumps(value)}" for key, value in found.trial.values.items())
         recipe, overrides = run.source, (*values, *overrides)
     if suite is not None:  # interpolations of its source depend on the values of trials

@@ -27,7 +27,7 @@ from headrace.runs.lifecycle import recorded
 from headrace.runs.names import there
 from headrace.runs.on_disk import note_sizes
 from headrace.runs.origin import origin
-from headrace.runs.parts import part_records
+from headrace.runs.parts import part_records, source_of_trial
 from headrace.runs.runs import outputs_of, run_of_folder, run_of_record
 from headrace.states import StepState
 
@@ -61,8 +61,9 @@ def write_package(record: RunRecord, file: Path, *, with_data: bool) -> None:
     folders = {str(run.site_folder.path): "", run.site.folder: ""}
     for part in part_records(run_id):  # links of trials lead there
         folders[part.folder] = f"runs/{run_id}"
-    links = (each for each in run.folder.trials.glob("*") if each.is_symlink())
+    links = [each for each in run.folder.trials.glob("*") if each.is_symlink()]
     tops |= {f"runs/{run_id}/trials/{each.name}": each.resolve() for each in links}
+    sources = [(each, source_of_trial(run.folder, int(each.name))) for each in links]
     if with_data:
         data = Path(dataset).expanduser()
         if not dataset or not data.is_dir():
@@ -72,6 +73,7 @@ def write_package(record: RunRecord, file: Path, *, with_data: bool) -> None:
         folders[dataset] = f"datasets/{data.name if is_packed_here else run_id}"
         tops[folders[dataset]] = data
     found = {name: path for top in tops.items() for name, path in _files(*top)}
+    found |= {f"runs/{run_id}/trials/{each.name}/{x.name}": x for each, x in sources}
     ended = {"state": record.state, "finished_at": record.finished_at}
     with tempfile.TemporaryDirectory() as folder, replacing(file) as target:
         found[_PACKAGE] = Path(folder, _PACKAGE)

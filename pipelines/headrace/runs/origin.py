@@ -20,6 +20,7 @@ from headrace.runs.code_snapshot import with_code_of
 from headrace.runs.code_state import UNKNOWN, CodeSnapshot, code_state
 from headrace.runs.names import named
 from headrace.runs.on_disk import removal_of
+from headrace.runs.parts import source_of_trial
 from headrace.runs.planned_steps import run_metrics
 from headrace.runs.provenance import Provenance, read_provenance
 from headrace.runs.runs import check_files, edited, outputs_of, run_of_record
@@ -141,17 +142,16 @@ def _checked_recipe(name: str, suite: RunFolder, row: TrialRecord, recipe: Recip
 
     That of a trial at another site has code and dataset of there: the suite's is returned.
     """
-    folder = suite.trial(row.number)
-    part = RunFolder(folder.path.resolve()).whole if folder.path.is_symlink() else suite
-    source, whole = read_bytes(part.source), read_bytes(suite.source)
+    file = source_of_trial(suite, row.number)
+    source, whole = read_bytes(file), read_bytes(suite.source)
     if source is None or whole is None:
         return recipe
     from headrace.suites.points import trial_recipe  # imports Optuna
 
-    values = with_code_of(row.values, suite, part)
+    values = with_code_of(row.values, suite, RunFolder(file.parent).whole)
     if essence(trial_recipe(json.loads(source), values)) != essence(recipe):
-        raise edited("recipe", name, folder)
-    return recipe if part is suite else trial_recipe(json.loads(whole), row.values)
+        raise edited("recipe", name, suite.trial(row.number))
+    return recipe if file == suite.source else trial_recipe(json.loads(whole), row.values)
 
 
 def _trained(suite: RunFolder, number: int) -> Mapping[str, Any]:

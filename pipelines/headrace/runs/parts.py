@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from headrace.errors import UserError
-from headrace.files.atomic import read_record
+from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
@@ -73,6 +73,17 @@ def part_records(suite_id: str) -> tuple[RunRecord, ...]:
 def part_status(folder: RunFolder) -> PartStatus:
     """Return what the process of a part does, by the part's folder."""
     return read_record(folder.part, PartStatus) or PartStatus()
+
+
+def source_of_trial(suite: RunFolder, number: int) -> Path:
+    """Return the file that a trial's recipe was made of: of a trial of a part not the suite's.
+
+    In an adopted package the trial's folder has it.
+    """
+    trial = suite.trial(number)
+    if trial.path.is_symlink():
+        return RunFolder(trial.path.resolve()).whole.source
+    return trial.source if is_there(trial.source) else suite.source
 
 
 def sites_of(suite: RunFolder) -> dict[str, SuiteSite]:

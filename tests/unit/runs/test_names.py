@@ -29,7 +29,7 @@ from headrace.status.suite import suite_page
 from headrace.steps.mailbox import StepResult
 from headrace.suites.records import Control
 from headrace.suites.suite_state import Controls, SuiteState
-from headrace.suites.suite_step import _outputs
+from headrace.suites.suite_step import outputs_of
 from support.ledger_rows import machine_row
 from support.runs import lease_on_disk, make_run
 from support.suite_journal import added, ended, failed, journal, make_suite, started
@@ -168,7 +168,7 @@ def test_a_suite_cancelled_at_once_is_cancelled_and_one_without_some_trials_is_n
     controls = Controls(suite.folder, None)
     controls.apply_commands(state, lambda _point: ())
     try:
-        told: object = _outputs(state)
+        told: object = outputs_of(state)
     except HeadraceError as error:
         told = error
     assert isinstance(told, StepCancelledError) is is_cancelled
