@@ -1,4 +1,4 @@
-"""One suite over several sites: disturbed, each trial stands once in the table, the same to the bit."""
+"""One suite over several sites, disturbed: each trial once in the table, the same to the bit."""
 
 from __future__ import annotations
 
