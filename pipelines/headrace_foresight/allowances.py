@@ -60,9 +60,14 @@ def _most_usd(role: Role) -> Most | None:
     return None if most is None else Most(amount=most.usd, why=most.why)
 
 
-def _usd_of_run(run: Run, ahead_s: float) -> float:
-    cost = run_cost(run.run_id, time.time() + ahead_s)
+def usd_of_run(run_id: str, ahead_s: float, *, whole: bool) -> float:
+    """Return US dollars of a run in so many seconds, `whole` with those of its parts."""
+    cost = run_cost(run_id, time.time() + ahead_s, whole=whole)
     return 0.0 if cost is None else cost.usd
+
+
+def _usd_of_run(run: Run, ahead_s: float) -> float:
+    return usd_of_run(run.run_id, ahead_s, whole=False)
 
 
 def _of_users(site: Site, amount: Callable[[Taken], float]) -> dict[str, float]:

@@ -17,10 +17,10 @@ from headrace.ledger.rows import LeaseRecord
 from headrace.runs.audit import Actor
 from headrace.runs.costs import run_cost
 from headrace.runs.planning import ENFORCED_EVERY_S
-from headrace.runs.runs import Run
+from headrace.runs.runs import Run, open_run
 from headrace.runs.suites import ask, is_suite
 from headrace.suites.records import SuiteSummary
-from headrace_foresight.allowances import USD, Allowance, Measure, Most, allowances
+from headrace_foresight.allowances import USD, Allowance, Measure, Most, allowances, usd_of_run
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ def _check(run: Run, role_name: str, budget: Budget, most: Most) -> None:
             f"{budget.place} is {measure.shown(budget.most)}: no further lease of role {role_name} "
             f"is started, because its first {first_s:.0f} s may {may} {measure.shown(first)} "
             f"({most.why})",
-            budget.next_step(run.run_id),
+            budget.next_step,
         )
     _warn_ahead(run, role_name, most.amount, budget)
 
@@ -174,6 +174,8 @@ class Budget:
     """Where it is written: `site NAME`, `recipe NAME`."""
     whose: str
     """Whose spending it limits, for the user."""
+    run_id: str
+    """The run; of a part, its suite."""
     spent: float
     """Spent so far."""
     soon: float
@@ -188,11 +190,14 @@ class Budget:
         limit = f"{self.measure.limit}{self.measure.shown(self.most)}"
         return f"{whose} has used up its {limit} (`{self.key}` of the {self.place.split()[0]})"
 
-    def next_step(self, run_id: str) -> str:
+    @property
+    def next_step(self) -> str:
         """Return what to do when it is used up."""
         if self.place.startswith("site "):
-            return f"Raise it in the site file, then: headrace resume {run_id}"
-        return f"Ended trials are kept: headrace results {run_id}. Start another suite for more."
+            return f"Raise it in the site file, then: headrace resume {self.run_id}"
+        return (
+            f"Ended trials are kept: headrace results {self.run_id}. Start another suite for more."
+        )
 
 
 def budgets_of(run: Run) -> list[Budget]:
@@ -201,19 +206,36 @@ def budgets_of(run: Run) -> list[Budget]:
     Raises:
         UserError: The file of teams, whose budgets count, is unusable.
     """
-    site, recipe = run.site_now, run.recipe
-    at = f"site {site.name}"
+    site = run.site_now
+    suite_id = open_ledger().run(run.run_id).part_of
+    whole = open_run(suite_id) if suite_id else run  # all sites share the budget of a suite
+    at, suite = f"site {site.name}", whole.recipe.suite
     own = (
-        ("limits.budget", site.limits.budget, at),
-        ("suite.budget", recipe.suite and recipe.suite.budget, f"recipe {recipe.name}"),
+        ("limits.budget", site.limits.budget, at, run.run_id, False),
+        (
+            "suite.budget",
+            suite.budget if suite else None,
+            f"recipe {whole.recipe.name}",
+            whole.run_id,
+            True,
+        ),
     )
     now_and_soon = cache(lambda measure: (measure.of_run(run, 0.0), measure.of_run(run, AHEAD_S)))
     found = []
-    for key, most, place in own:
+    for key, most, place, run_id, has_parts in own:
         if most is not None:
-            spent, soon = now_and_soon(USD)
-            known = {"key": key, "measure": USD, "most": most, "spent": spent, "soon": soon}
-            found.append(Budget(**known, place=place, whose=f"Run {run.run_id}"))
+            found.append(
+                Budget(
+                    key=key,
+                    measure=USD,
+                    most=most,
+                    place=place,
+                    whose=f"Run {run_id}",
+                    run_id=whole.run_id,
+                    spent=usd_of_run(run_id, 0.0, whole=has_parts),
+                    soon=usd_of_run(run_id, AHEAD_S, whole=has_parts),
+                )
+            )
     for each in allowances(site, run.user):
         before, after = now_and_soon(each.measure)
         found.append(
@@ -223,6 +245,7 @@ def budgets_of(run: Run) -> list[Budget]:
                 most=each.most,
                 place=at,
                 whose=_whose(each, site.name),
+                run_id=whole.run_id,
                 spent=each.taken,
                 soon=each.taken + max(after - before, 0.0),
                 is_shared=True,

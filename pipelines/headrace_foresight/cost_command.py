@@ -31,6 +31,7 @@ from headrace_foresight.allowances import known_allowances
 from headrace_foresight.bill import compare
 
 _HOUR_S, _KWH, _GB = 3600.0, 1000.0, 1e9
+_BY = (*get_args(By), "service")
 _NONE = {("trial", "0"): "(no trial)"}
 _HOURS = ("node_s", "gpu_s", "queue_s")
 _SHARES = ("staging_s", "idle_s", "failed_s")
@@ -44,7 +45,7 @@ def cost(  # noqa: PLR0913  options of a command
             help="Id of a run or suite; default: all runs.", autocompletion=arguments.runs
         ),
     ] = "",
-    by: Annotated[str, typer.Option(help=f"Group rows by: {', '.join(get_args(By))}.")] = "",
+    by: Annotated[str, typer.Option(help=f"Group rows by: {', '.join(_BY)}.")] = "",
     since: Annotated[str, typer.Option(help="First day: 2026-11-01, 2026-11, or 30d.")] = "",
     user: Annotated[str, typer.Option(help="Only requests of this user.")] = "",
     site: Annotated[
@@ -75,8 +76,8 @@ def cost(  # noqa: PLR0913  options of a command
         headrace cost --bill november.csv.gz --since 2026-11
     """
     by = by or ("kind" if run else "month")
-    if by not in get_args(By):
-        raise UserError(f"--by '{by}' is not known", nearest(by, get_args(By)))
+    if by not in _BY:
+        raise UserError(f"--by '{by}' is not known", nearest(by, _BY))
     if by == "trial" and not run:
         raise UserError("--by trial needs one suite", "Name it: headrace cost RUN --by trial.")
     if bill is not None and as_csv:
@@ -102,12 +103,15 @@ def cost(  # noqa: PLR0913  options of a command
 def _show(by: str, chosen: dict[str, Any], limit: int) -> None:
     """Print the table, what it leaves open, and this month's allowances beside costs of all."""
     ledger, prices, run = open_ledger(), _prices(), chosen["run_id"]
-    sums = ledger.usage_sums(cast("By", by), limit=limit + 1, prices=prices, **chosen)
+    sums = ledger.usage_sums(_grouping(by), limit=limit + 1, prices=prices, **chosen)
     if not sums:
         typer.echo("No costs are recorded.")
         return
     (total,) = ledger.usage_sums(None, prices=prices, **chosen)
-    open_console().print(_listed(by, sums[:limit], total, is_whole=len(sums) <= limit))
+    if by == "service":
+        open_console().print(_of_services(total))
+    else:
+        open_console().print(_listed(by, sums[:limit], total, is_whole=len(sums) <= limit))
     roles = list(unpriced(**chosen)) if total.unpriced else []
     used = run_cost(run) if run else None
     for note in _notes(total, roles):
@@ -148,6 +152,29 @@ def _listed(by: str, sums: Sequence[UsageSum], total: UsageSum, *, is_whole: boo
     return listed
 
 
+def _grouping(by: str) -> By | None:
+    return None if by == "service" else cast("By", by)
+
+
+def _services(total: UsageSum) -> list[dict[str, Any]]:
+    """Return amounts and US dollars by service; storage is for a month."""
+    return [
+        {"service": "machines", "usd": total.usd, "amount": total.node_s / _HOUR_S, "unit": "h"},
+        {"service": "storage", "usd": total.usd_storage, "amount": total.stored_bytes / _GB,
+         "unit": "GB for a month"},
+        {"service": "transfer", "usd": total.usd_transfer, "amount": total.fetched_bytes / _GB,
+         "unit": "GB"},
+    ]  # fmt: skip
+
+
+def _of_services(total: UsageSum) -> Listing:
+    listed = Listing("service", "amount", "USD", figures=("amount", "USD"))
+    for each in _services(total):
+        usd = "?" if each["usd"] is None else hundredths(each["usd"])
+        listed.add(each["service"], f"{each['amount']:,.3g} {each['unit']}", usd)
+    return listed
+
+
 def _cells(each: UsageSum) -> list[str]:
     usd = "?" if each.usd is None else hundredths(each.usd)
     usd += "+?" if each.unpriced and each.usd is not None else ""
@@ -182,7 +209,9 @@ def _notes(total: UsageSum, roles: Sequence[str]) -> Iterator[str]:
 
 
 def _for_programs(by: str, chosen: dict[str, Any]) -> list[dict[str, Any]]:
-    sums = open_ledger().usage_sums(cast("By", by), prices=_prices(), **chosen)
+    sums = open_ledger().usage_sums(_grouping(by), prices=_prices(), **chosen)
+    if by == "service":
+        return [each for total in sums for each in _services(total)]
     figures = UsageSum._fields[1:]
     return [
         {by: each.name, **dict(zip(figures, each[1:], strict=True)), "wasted": wasted(each)}

@@ -644,6 +644,25 @@ class LedgerContract:
         with_lease.correct_prices([machine_row("cheap")])
         assert usd() == [None, None, None, None]
 
+    def test_what_a_part_takes_is_its_suites_and_counts_once(self, with_lease: Ledger):
+        with_lease.add_run(run_row("part", key="run-1/at/box", kind="part"))
+        with_lease.add_lease(lease_row("lease-2", run_id="part", site_name="box"), max_active=4)
+        paid = {"usd_per_hour": 3600.0, "billed_s": 30.0}
+        with_lease.put_machines(machine_row(lease_id=f"lease-{n}", **paid) for n in (1, 2))
+        at_box = usage_row(1, run_id="part", lease_id="lease-2", attempt=2)
+        with_lease.put_trials([trial_row(1)], [usage_row(1), at_box])
+        assert [row.usd for row in with_lease.trials("run-1")] == [20.0]
+        assert with_lease.usage("run-1") == (usage_row(1), at_box)
+        assert [(x.name, x.usd) for x in with_lease.usage_sums("run")] == [("run-1", 60.0)]
+        sites = {x.name: x.usd for x in with_lease.usage_sums("site", run_id="run-1")}
+        assert sites == {"laptop": 30.0, "box": 30.0}
+        assert {x: len(y) for x, y in with_lease.machines_of(["run-1", "part"]).items()} == {
+            "run-1": 2, "part": 1
+        }  # fmt: skip
+        assert [row.run_id for row in with_lease.parts_of("run-1")] == ["part"]
+        with_lease.put_trials([], part=JournalPart("run-1", 0, 9), withdrawn=[1])
+        assert with_lease.trials("run-1") == ()
+
     def test_rows_of_trials_and_the_mark_in_the_journal_are_entered_together_or_not(
         self, with_lease: Ledger
     ):

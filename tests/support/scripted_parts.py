@@ -119,6 +119,7 @@ class ScriptedPart:
         """Do what a part does in a moment."""
         if self.is_reachable:
             for message in self.messages:
+                assert message.control is not None
                 append_line(self.run.controls, message.control.model_dump_json())
                 self.is_used = True
                 if message.control.what == "assign":

@@ -19,7 +19,15 @@ from headrace.files.atomic import write_text
 from headrace.files.layout import RunFolder
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.suite import Objective
-from headrace.runs.results import judged_by, table_of, trials_of, write_parquet, write_report
+from headrace.runs.results import (
+    comparable,
+    environments_of,
+    judged_by,
+    table_of,
+    trials_of,
+    write_parquet,
+    write_report,
+)
 from headrace.runs.scaling import Scaling, scaling_of
 from headrace.runs.suites import sought_by
 from headrace.status.suite import find_suite
@@ -37,6 +45,7 @@ from headrace.suites.analysis import (
 from headrace.suites.names import short_keys
 
 _SHOWN = 10
+_OF_TRIALS = ("number", "site", "environment", "weights")
 
 
 def results(  # noqa: PLR0913  options of a command
@@ -48,6 +57,10 @@ def results(  # noqa: PLR0913  options of a command
         list[str] | None,
         typer.Option(help="METRIC:min or METRIC:max instead of the suite's objective; repeatable."),
     ] = None,
+    only_comparable: Annotated[
+        bool,
+        typer.Option("--comparable", help="Only trials of the most frequent hardware, software."),
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write.", dir_okay=False)
     ] = None,
@@ -73,12 +86,14 @@ def results(  # noqa: PLR0913  options of a command
     if parquet and output is None:
         raise UserError("Parquet is not a text format", "Name a file: -o trials.parquet.")
     sought = tuple(_objective(each) for each in by or ())
+    choose = comparable if only_comparable else tuple
     with open_console(stderr=True).status("Reading the trials …") as status:
         record, shown, text = find_suite(suite), [], ""
         if report:
-            text, output = f"{write_report(record, output, sought)}\n", None
+            text, output = f"{write_report(record, output, sought, choose)}\n", None
         else:
-            rows = judged_by(trials_of(record), sought) if sought else trials_of(record)
+            every = trials_of(record)
+            rows = judged_by(choose(every), sought) if sought else choose(every)
             objectives = sought or sought_by(RunFolder(Path(record.folder))).objectives
             status.update(f"Comparing {len(rows):,} trials …")
             if parquet and output is not None:
@@ -89,7 +104,7 @@ def results(  # noqa: PLR0913  options of a command
                 found = results_of(rows, objectives)
                 text = _for_programs(rows, found, scaling_of(RunFolder(Path(record.folder)), rows))
             else:
-                shown = [*_for_people(rows, results_of(rows, objectives))]
+                shown = [*_for_people(rows, results_of(rows, objectives)), *_environments(every)]
                 shown += _scaling(scaling_of(RunFolder(Path(record.folder)), rows))
     if output is not None and text:
         write_text(output, text)
@@ -109,7 +124,20 @@ def _objective(word: str) -> Objective:
 def _for_programs(rows: Sequence[TrialRecord], found: Results, scaling: Sequence[Scaling]) -> str:
     matters = importance_of(rows, found.objectives)
     importance = {"importance": matters.shares, "no_importance": matters.why_not}
-    return as_json_text({**dict(found), **importance, "scaling": scaling})
+    trials = [{name: getattr(row, name) for name in _OF_TRIALS} for row in rows]
+    differ = {"environments": environments_of(rows), "trials": trials}
+    return as_json_text({**dict(found), **importance, "scaling": scaling, **differ})
+
+
+def _environments(rows: Sequence[TrialRecord]) -> Iterator[Table | str]:
+    """Show what hardware and software differ between trials, if any do."""
+    groups = environments_of(rows)
+    if len(groups) > 1:
+        yield "\nTrials differ in hardware or software; --comparable shows only the first row's:"
+        table = plain_table("what differs", figures=("trials", "first"))
+        for each in groups:
+            table.add_row(each.differs or "unknown", str(len(each.numbers)), str(each.numbers[0]))
+        yield table
 
 
 def _scaling(found: Sequence[Scaling]) -> Iterator[Table | str]:

@@ -86,10 +86,6 @@ class ManyRuns(LedgerPart):
         """Return runs by their ids, newest first; unknown ones are left out."""
         return self._all(_NEWEST_RUNS.where(RunRecord.run_id.in_(run_ids)))
 
-    def runs_by_key(self, prefix: str) -> tuple[RunRecord, ...]:
-        """Return runs whose key begins with a text, newest first."""
-        return self._all(_NEWEST_RUNS.where(RunRecord.key.startswith(prefix, autoescape=True)))
-
     def attempts_of(self, run_ids: Collection[str]) -> Mapping[str, Sequence[AttemptRecord]]:
         """Return all attempts by run, in the order of their requests."""
         query = select(AttemptRecord).where(AttemptRecord.run_id.in_(run_ids))
@@ -102,13 +98,22 @@ class ManyRuns(LedgerPart):
         return grouped((row.run_id, row) for row in self._all(query))
 
     def machines_of(self, run_ids: Collection[str]) -> Mapping[str, Sequence[MachineRecord]]:
-        """Return all machines by run."""
-        query = select(LeaseRecord.run_id, MachineRecord).join(
-            LeaseRecord, LeaseRecord.lease_id == MachineRecord.lease_id
+        """Return all machines by run; a suite over several sites has those of its parts, too."""
+        runs, pairs = (RunRecord.run_id, RunRecord.part_of), []
+        query = (
+            select(*runs, MachineRecord)
+            .join(LeaseRecord, LeaseRecord.lease_id == MachineRecord.lease_id)
+            .join(RunRecord, RunRecord.run_id == LeaseRecord.run_id)
+            .where(or_(*(each.in_(run_ids) for each in runs)))
         )
         with self._database.read() as session:
-            rows = session.execute(query.where(LeaseRecord.run_id.in_(run_ids)))
-            return grouped((run_id, row) for run_id, row in rows)
+            for *of_row, row in session.execute(query):
+                pairs += [(run_id, row) for run_id in of_row if run_id in run_ids]
+        return grouped(pairs)
+
+    def parts_of(self, run_id: str) -> tuple[RunRecord, ...]:
+        """Return the parts of a suite over several sites, the newest first."""
+        return self._all(_NEWEST_RUNS.filter_by(part_of=run_id))
 
     def packings(
         self, limit: int, text: str = "", sites: Collection[str] | None = None

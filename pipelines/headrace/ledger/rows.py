@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, false
+from sqlalchemy import BigInteger, ColumnElement, ForeignKey, Index, Select, false, or_, select
 from sqlalchemy.orm import Mapped, mapped_column
 
 from headrace.ledger.columns import Json, LedgerRow
 from headrace.states import EndedJob, FailureClass, LeaseState, Removal, StepState
 
-REVISION = "0010"
+REVISION = "0011"
 """Revision of the schema, raised with every change of a table."""
 
 REVISION_TABLE = "headrace_schema"
@@ -26,7 +26,10 @@ class RunRecord(LedgerRow, kw_only=True):
     """One execution of a recipe on a site."""
 
     __tablename__ = "headrace_runs"
-    __table_args__ = (Index("headrace_runs_by_time", "created_at"),)
+    __table_args__ = (
+        Index("headrace_runs_by_time", "created_at"),
+        Index("headrace_runs_by_whole", "part_of"),
+    )
 
     run_id: Mapped[str] = mapped_column(primary_key=True)
     """Identity of the run, as in its folder's name."""
@@ -63,6 +66,19 @@ class RunRecord(LedgerRow, kw_only=True):
     """What is gone of its files; null if nothing is."""
     is_forgotten: Mapped[bool] = mapped_column(default=False, server_default=false())
     """Whether lists leave it out: its files are gone, and a user wants this."""
+    part_of: Mapped[str] = mapped_column(default="", server_default="")
+    """Suite over several sites that it is a part of, by its key; empty if there is none."""
+
+    def __post_init__(self) -> None:
+        """Find the suite of a part."""
+        if self.kind == "part":
+            self.part_of = self.key.rpartition("/at/")[0]
+
+
+def with_parts(run_id: ColumnElement[str] | str) -> Select[str]:
+    """Return a query of the ids of a run, and of its parts if it is a suite over several sites."""
+    is_meant = or_(RunRecord.run_id == run_id, RunRecord.part_of == run_id)
+    return select(RunRecord.run_id).where(is_meant)
 
 
 class LeaseRecord(LedgerRow, kw_only=True):

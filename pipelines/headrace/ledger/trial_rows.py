@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Index, Table, Text, select, tuple_
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ForeignKey,
+    Index,
+    Table,
+    Text,
+    delete,
+    select,
+    tuple_,
+)
 from sqlalchemy.orm import Mapped, mapped_column, query_expression, with_expression
 
 from headrace.errors import UnknownNameError, nearest
@@ -44,6 +54,12 @@ class TrialRecord(LedgerRow, kw_only=True):
     """Attempts that have begun."""
     node: Mapped[str] = mapped_column(default="")
     """Node of its newest attempt."""
+    site: Mapped[str] = mapped_column(default="", server_default="")
+    """Site of its newest attempt, or that it waits for; empty: that of the run."""
+    environment: Mapped[str] = mapped_column(default="", server_default="")
+    """Hardware and software of its last attempt, for comparisons; empty if unknown."""
+    weights: Mapped[str] = mapped_column(default="", server_default="")
+    """XXH3 hash of its trained weights; empty if there is none."""
     started_at: Mapped[float | None] = mapped_column(default=None)
     """When its first attempt began."""
     finished_at: Mapped[float | None] = mapped_column(default=None)
@@ -98,6 +114,7 @@ class TrialRows(LedgerPart):
         rows: Iterable[TrialRecord],
         usage: Iterable[UsageRecord] = (),
         part: JournalPart | None = None,
+        withdrawn: Iterable[int] = (),
     ) -> bool:
         """Enter or replace trials and the usage of their attempts, in one transaction.
 
@@ -106,6 +123,7 @@ class TrialRows(LedgerPart):
             usage: Usage of attempts; a trial costs what all its attempts do.
             part: Part of the suite's event log that they come from; if another process has read it
                 meanwhile, nothing is changed.
+            withdrawn: Trials that have left this part of their suite: their rows are deleted.
 
         Returns:
             Whether the rows were entered.
@@ -122,6 +140,9 @@ class TrialRows(LedgerPart):
                     return False
                 mark = {"run_id": part.run_id, "read_bytes": part.end}
                 self._database.put(session, JOURNALS, [mark])
+                gone = delete(TrialRecord).filter_by(run_id=part.run_id)
+                for some in at_most(withdrawn):
+                    session.execute(gone.where(TrialRecord.number.in_(some)))
             self._database.put(session, TrialRecord.__table__, values)
             self._database.put(session, USAGE, [dict(row) for row in usage])
         return True

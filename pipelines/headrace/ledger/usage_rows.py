@@ -23,7 +23,7 @@ from sqlalchemy import (
 
 from headrace.errors import LedgerError
 from headrace.ledger.database import LedgerPart, Value, given
-from headrace.ledger.rows import LeaseRecord, RunRecord
+from headrace.ledger.rows import LeaseRecord, RunRecord, with_parts
 from headrace.ledger.usage_records import FIGURES, IDLE, USAGE, UsageRecord, UsageSum
 
 if TYPE_CHECKING:  # sums need no classes of sites
@@ -33,6 +33,9 @@ By = Literal["run", "trial", "user", "site", "recipe", "role", "kind", "cause", 
 
 _OF_LEASES = {"run": "run_id", "user": "owner", "site": "site_name", "recipe": "recipe_name"}
 _OF_BYTES = ("usd_per_gb_month", "usd_per_fetched_gb")
+_CHOSEN = {
+    "run_id": "IN (SELECT run_id FROM headrace_runs WHERE run_id IN :run_id OR part_of IN :run_id)"
+}
 _BLOCK = 10_000
 _HOUR_S, _DAY_S = 3600.0, 86_400
 _EPOCH = date(1970, 1, 1).toordinal()
@@ -52,8 +55,9 @@ class UsageRows(LedgerPart):
                 self._database.put(session, USAGE, entered)
 
     def usage(self, run_id: str, *, trial: int | None = None) -> tuple[UsageRecord, ...]:
-        """Return the usage of attempts of a run, of one trial or all, the first ones first."""
-        query = select(USAGE).filter_by(**given(run_id=run_id, trial=trial))
+        """Return the usage of attempts of a run and its parts, of one trial or all, in order."""
+        query = select(USAGE).where(USAGE.c.run_id.in_(with_parts(run_id)))
+        query = query.filter_by(**given(trial=trial))
         order = (USAGE.c[name] for name in ("trial", "created_at", "step", "attempt"))
         with self._database.read() as session:
             found = session.execute(query.order_by(*order)).mappings()
@@ -65,7 +69,7 @@ class UsageRows(LedgerPart):
         """Yield blocks of rows of `PRICED`, of one run or all, from one day on."""
         query = PRICED.where(USAGE.c.until >= _day(since) * _DAY_S)
         if run_id is not None:
-            query = query.where(USAGE.c.run_id == run_id)
+            query = query.where(USAGE.c.run_id.in_(with_parts(run_id)))
         with self._database.read() as session:
             found = session.execute(query, execution_options={"yield_per": _BLOCK})
             yield from found.mappings().partitions()
@@ -87,7 +91,8 @@ class UsageRows(LedgerPart):
 
         Args:
             by: Grouping; None gives one sum of all. By trial only within one run.
-            run_id: Run of the attempts; None for all runs.
+            run_id: Run of the attempts, with its parts; None for all runs. By run, parts count as
+                their suite.
             since: First day, as `2026-11-01`, or month.
             before: Day after the last one; empty for today.
             limit: Most groups; None for all.
@@ -132,8 +137,9 @@ _RATE = f"""CASE {{row}}.machine_id
 
 def _of_trial(value: str) -> ColumnElement[float | None]:
     found = f"""(SELECT CASE WHEN count(*) = count({value}) THEN sum({value}) END
-        FROM headrace_usage AS u WHERE u.step = 'suite'
-        AND u.run_id = headrace_trials.run_id AND u.trial = headrace_trials.number)"""
+        FROM headrace_usage AS u WHERE u.step = 'suite' AND u.trial = headrace_trials.number
+        AND u.run_id IN (SELECT w.run_id FROM headrace_runs AS w
+            WHERE w.run_id = headrace_trials.run_id OR w.part_of = headrace_trials.run_id))"""
     return literal_column(found, Double())
 
 
@@ -170,7 +176,8 @@ PRICED = (
 """Rows of usage with user, site, role, recipe, and the price of their machines."""
 
 _SUMS = f"""WITH leases AS (
-    SELECT lease_id, l.run_id, l.owner, l.site_name, role, recipe_name,
+    SELECT lease_id, coalesce(nullif(part_of, ''), l.run_id) AS run_id, l.owner, l.site_name, role,
+        recipe_name,
         CAST(coalesce(ended_at, :now) AS BIGINT) / {_DAY_S} AS day
     FROM headrace_leases AS l JOIN headrace_runs AS r ON r.run_id = l.run_id
     WHERE coalesce(ended_at, :now) >= :since * {_DAY_S} {{chosen}}
@@ -239,8 +246,8 @@ def _query(by: By | None, only: Mapping[str, Any], *, month: str, **prices: str)
         _SUMS.format(
             **{key: key if key == by else constant for key, constant in parts.items()},
             name=name,
-            chosen="".join(f" AND l.{key} IN :{key}" for key in only),
-            of_run="u.run_id IN :run_id" if "run_id" in only else "1 = 1",
+            chosen="".join(f" AND l.{key} {_CHOSEN.get(key, f'IN :{key}')}" for key in only),
+            of_run=f"u.run_id {_CHOSEN['run_id']}" if "run_id" in only else "1 = 1",
             **prices,
         )
     )

@@ -11,20 +11,23 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 from pydantic import JsonValue
 
 from headrace.errors import HeadraceError, LeaseEndsError
+from headrace.files.layout import RunFolder
 from headrace.informing import inform
 from headrace.multi_site.site_link import Message
 from headrace.multi_site.sites import SiteState
 from headrace.states import FailureClass, StepState
 from headrace.steps.context import StepContext
-from headrace.steps.mailbox import Failure, StepResult
+from headrace.steps.mailbox import Failure, Progress, StepResult, StepStatus
 from headrace.suites.driver import SuiteDriver
 from headrace.suites.event_log import Journal
 from headrace.suites.points import PointSource
 from headrace.suites.records import (
+    PRUNED,
     Added,
     Assigned,
     Control,
@@ -38,7 +41,7 @@ from headrace.suites.schedule import Resources
 from headrace.suites.site_plan import Plan, PlanInput, SitePlan, plan
 from headrace.suites.suite_state import TrialState
 from headrace.suites.trial_order import Eta
-from headrace.suites.trial_policy import ended, folder_of, judge, left_by
+from headrace.suites.trial_policy import Glances, ended, folder_of, judge, left_by
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +74,29 @@ class _AnyPlace:
         return False
 
 
+class _PartGlances(Glances):
+    """Status of running attempts as their parts report it: folders of trials may hang."""
+
+    def __init__(self, run: RunFolder, sites: Sequence[SiteState]) -> None:
+        super().__init__(run)
+        self._sites = sites
+
+    def look(self, running: Mapping[int, TrialState]) -> list[TrialState]:
+        """Return the trials that run at sites within reach."""
+        self._statuses = {
+            each.number: StepStatus(
+                state=StepState.QUEUED if each.waits else StepState.RUNNING,
+                progress=Progress(done=each.done, total=1.0, phase=each.waits),
+                metrics=each.metrics,
+            )
+            for site in self._sites
+            for each in (site.link.look.summary.running if site.link.look.summary else ())
+            if each.number in running
+        }
+        near = {site.name for site in self._sites if site.is_reachable}
+        return [row for row in running.values() if row.site in near]
+
+
 class SitesDriver(SuiteDriver):
     """Runs the trials of a suite at several sites."""
 
@@ -82,6 +108,7 @@ class SitesDriver(SuiteDriver):
         sites: Sequence[SiteState],
     ) -> None:
         super().__init__(context, journal, source, _AnyPlace())
+        self._glances = _PartGlances(self._run, sites)
         self._sites = {each.name: each for each in sites}
         self._plan = Plan(sites=tuple(SitePlan(name=each.name) for each in sites))
         self._known: set[tuple[str, int, int, str, float]] = set()
@@ -208,9 +235,8 @@ class SitesDriver(SuiteDriver):
             site.link.send(Message(control=command))
 
     def _stop(self, row: TrialState, why: str) -> None:
-        site = self._sites.get(row.site)
-        if site is not None and site.is_reachable:  # else its folder may hang
-            super()._stop(row, why)
+        if why.startswith(PRUNED) and (site := self._sites.get(row.site)) is not None:
+            site.link.send(Message(pruned=((row.trial.number, row.attempts, why),)))
 
     def _apply_commands(self) -> None:
         assigned = [row for row in self.suite_state.waiting() if row.site]
@@ -284,12 +310,25 @@ class SitesDriver(SuiteDriver):
         site.withdrawing -= numbers
         site.cancelled -= numbers
         moved = tuple(
-            (row.trial.number, self._run.trial(row.trial.number).path.resolve())
-            for row in rows
-            if row.attempts
+            (row.trial.number, source) for row in rows if (source := self._saved(row, site))
         )
         control = Control(what="assign", by=_BY, trials=added)
         site.link.send(Message(control=control, moved=moved))
+
+    def _saved(self, row: TrialState, site: SiteState) -> Path | None:
+        """Return the folder of a trial at the site where it last ran, if it is within reach."""
+        link = self._run.trial(row.trial.number).path
+        if not row.attempts or not link.is_symlink():
+            return None
+        folder = link.readlink()  # the folder itself may hang
+        for each in self._sites.values():
+            if (
+                each is not site
+                and each.is_reachable
+                and each.link.folder(row.trial.number) == folder
+            ):
+                return folder
+        return None
 
     def _limit(self, site: SiteState, slots: int) -> None:
         """Tell a part how many trials it may run at once."""
@@ -317,10 +356,20 @@ class SitesDriver(SuiteDriver):
         for site in self._sites.values():
             start = partial(self._order.start_s, site.site, self._context.recipe.train.role)
             usual_s = inform(self._run, "start of a site", start, float) or 0.0
+            is_patient = self._spec.policy == "spread"
             limit = self._controls.sites[site.name].limit if site in usable else 0
             speed = speeds.get(site.name, 1.0)
             mine = self._at(site)
-            sites.append(site.planned(mine, guess_s / speed, speed, limit=limit, usual_s=usual_s))
+            sites.append(
+                site.planned(
+                    mine,
+                    guess_s / speed,
+                    speed,
+                    limit=limit,
+                    usual_s=usual_s,
+                    is_patient=is_patient,
+                )
+            )
         deadline, budget = self._spec.deadline, self._spec.budget
         spent = sum(site.link.look.usd or 0.0 for site in self._sites.values())
         return PlanInput(

@@ -24,6 +24,7 @@ from headrace.suites.trial_order import elapsed_s
 
 _UNREACHABLE_S = 15.0
 _LEAST_PAID_S = 60.0
+_PATIENCE_S = 120.0
 
 
 @dataclass(eq=False)
@@ -102,6 +103,7 @@ class SiteState:
         *,
         limit: int | None,
         usual_s: float,
+        is_patient: bool = False,
     ) -> PlannedSite:
         """Return the site for the plan.
 
@@ -111,18 +113,23 @@ class SiteState:
             speed: As in `PlannedSite`.
             limit: Most trials at once by command; None: no limit.
             usual_s: Seconds until a node that is requested begins a trial.
+            is_patient: Whether trials wait for its nodes, though others begin them sooner.
         """
         assigned = [row.trial.number for row in rows if row.started is None]
         is_opening = bool(assigned) and not self.open_slots
         self.opening_s = (self.opening_s or time.monotonic()) if is_opening else None
         self.speed = speed
         waits_s = 0.0 if self.opening_s is None else time.monotonic() - self.opening_s
+        # overdue nodes are expected to be late by as much again
+        start_s = usual_s - waits_s if waits_s < usual_s else waits_s
+        if is_patient and waits_s < max(usual_s, _PATIENCE_S):
+            start_s = 0.0
         return PlannedSite(
             name=self.name,
             slots=self.slots if limit is None else min(self.slots, limit),
             is_own=self.is_own,
             usd_per_hour=self.usd_per_hour or 0.0,
-            start_s=max(usual_s, waits_s),
+            start_s=start_s,
             speed=speed,
             open_slots=self.open_slots,
             running_s=tuple(

@@ -111,12 +111,14 @@ def _line(role: str, kind: str, market: str, rows: Sequence[MachineRecord]) -> C
     )
 
 
-def run_cost(run_id: str, now: float | None = None) -> Cost | None:
-    """What a run has cost, as the ledger knows it; None where nothing of it is counted."""
-    rows = [row for row in open_ledger().machines(run_id=run_id) if has_price(row)]
+def run_cost(run_id: str, now: float | None = None, *, whole: bool = True) -> Cost | None:
+    """Return what a run has cost, `whole` with its parts; None if no machine is recorded."""
+    ledger = open_ledger()
+    every = ledger.machines_of([run_id]).get(run_id, ())
+    rows = [row for row in (every if whole else ledger.machines(run_id=run_id)) if has_price(row)]
     if not rows:
         return None
-    roles = {lease.lease_id: lease.role for lease in open_ledger().leases(run_id=run_id)}
+    roles = {lease.lease_id: lease.role for lease in ledger.leases(run_id=run_id)}
     return cost_of(rows, time.time() if now is None else now, roles)
 
 

@@ -67,7 +67,7 @@ def suite_of_part(run_id: str) -> str | None:
 
 def part_records(suite_id: str) -> tuple[RunRecord, ...]:
     """Return the parts of a suite that exist, the newest first; none of an ordinary suite."""
-    return open_ledger().runs_by_key(part_key(suite_id, ""))
+    return open_ledger().parts_of(suite_id)
 
 
 def part_status(folder: RunFolder) -> PartStatus:

@@ -18,7 +18,7 @@ from headrace.recipe.site import Role, Site
 from headrace.recipe.teams import Sites
 from headrace.record import Record
 from headrace.runs.planned_steps import steps_of
-from headrace.runs.prediction import Ahead, Prediction, StepSeen
+from headrace.runs.prediction import Ahead, Frontier, Prediction, StepSeen
 from headrace.runs.runs import Run
 from headrace.steps.step_kinds import StepOptions
 
@@ -77,6 +77,10 @@ class Planner:
 
     def ahead(self, folder: RunFolder, steps: Sequence[StepSeen]) -> Ahead | None:
         """Return the forecast of a running run; None without a forecast."""
+        return None
+
+    def frontier(self, run: Run) -> Frontier | None:
+        """Return forecasts of a suite over several sites; None without these."""
         return None
 
 
@@ -144,3 +148,7 @@ def note_prediction(run: Run) -> None:
 
     if found := inform(run.folder, "forecast", forecast, Prediction):
         inform(run.folder, "forecast", partial(write_record, file, found))
+    if asked.kind == "suite" and run.recipe.suite is not None and run.recipe.suite.sites:
+        asked_of = partial(planner().frontier, run)
+        if points := inform(run.folder, "frontier", asked_of, Frontier, DECISION_S):
+            inform(run.folder, "frontier", partial(write_record, run.folder.frontier, points))

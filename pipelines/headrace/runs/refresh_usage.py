@@ -29,17 +29,21 @@ _DAY_S = 86_400.0
 
 
 def refresh_usage(run_id: str | None = None, *, older_than_s: float = 60.0) -> None:
-    """Record the usage of a run until now; without a run, of running ones with older records.
+    """Record the usage of a run and its parts until now; None: of running ones with older records.
 
     Under Airflow the reaper refreshes records before they are that old.
     """
     if run_id is not None:
-        _enter([open_ledger().run(run_id)])
+        _enter(_with_parts(run_id))
         return
     since, entered = time.time() - older_than_s, open_ledger().counted_until()
     going_on = open_ledger().runs(limit=_MOST_RUNS, states=(StepState.RUNNING,))
     for some in at_most(run for run in going_on if entered.get(run.run_id, 0.0) < since):
         _enter(some)
+
+
+def _with_parts(run_id: str) -> tuple[RunRecord, ...]:
+    return (open_ledger().run(run_id), *open_ledger().parts_of(run_id))
 
 
 def _enter(runs: Sequence[RunRecord]) -> None:
@@ -62,7 +66,7 @@ def price_again(run_id: str | None = None, *, anew: bool = False) -> int:
     attempts on the machines then cost as much. Runs that cannot be read are left out.
     """
     ledger, changed = open_ledger(), 0
-    runs = ledger.runs(limit=_MOST_RUNS) if run_id is None else (ledger.run(run_id),)
+    runs = ledger.runs(limit=_MOST_RUNS) if run_id is None else _with_parts(run_id)
     for run in runs:
         try:
             machines = ledger.machines(run_id=run.run_id)

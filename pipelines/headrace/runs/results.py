@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,29 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.suite import Objective
+from headrace.record import Record
 from headrace.runs.suites import sought_by
 from headrace.runs.trials import note_trials
+from headrace.states import StepState
 from headrace.steps.history import read_history
 from headrace.suites.analysis import finished, ranked
 from headrace.suites.names import written
 from headrace.suites.records import PRUNED
 
 _MOST = 1_000_000
+_BETWEEN = "; "
 _BEST = 5
-_OF_ATTEMPTS = ("attempts", "node", "started_at", "finished_at")
+_OF_ATTEMPTS = ("attempts", "site", "node", "started_at", "finished_at")
+_OF_NUMBERS = ("environment", "weights")
+
+
+class Environment(Record):
+    """Trials that succeeded with the same hardware and software."""
+
+    differs: str
+    """What other groups of the suite do not have in common with it, separated by `; `."""
+    numbers: tuple[int, ...]
+    """The trials."""
 
 
 def trials_of(record: RunRecord) -> tuple[TrialRecord, ...]:
@@ -53,6 +66,25 @@ def judged_by(
     return tuple(rows)
 
 
+def environments_of(rows: Sequence[TrialRecord]) -> tuple[Environment, ...]:
+    """Return the trials that succeeded by their environment, the largest group first."""
+    numbers: dict[str, list[int]] = {}
+    for row in rows:
+        if row.state is StepState.SUCCEEDED:
+            numbers.setdefault(row.environment, []).append(row.number)
+    parts = {each: each.split(_BETWEEN) for each in numbers}
+    common = set.intersection(*map(set, parts.values())) if parts else set()
+    own = {each: _BETWEEN.join(x for x in parts[each] if x not in common) for each in parts}
+    groups = [Environment(differs=own[each], numbers=tuple(numbers[each])) for each in numbers]
+    return tuple(sorted(groups, key=lambda each: (-len(each.numbers), each.numbers)))
+
+
+def comparable(rows: Sequence[TrialRecord]) -> tuple[TrialRecord, ...]:
+    """Return the trials of the largest environment, and those that have not succeeded."""
+    left_out = {number for each in environments_of(rows)[1:] for number in each.numbers}
+    return tuple(row for row in rows if row.number not in left_out)
+
+
 def table_of(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) -> list[dict[str, Any]]:
     """Return a row of plain values for each trial, with the same columns.
 
@@ -67,7 +99,7 @@ def table_of(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) -> li
             **{key: _plain(row.values.get(key)) for key in keys},
             **_named("objective", [each.metric for each in objectives], row.objectives),
             **{f"metrics.{name}": row.metrics.get(name) for name in metrics},
-            **{name: getattr(row, name) for name in _OF_ATTEMPTS},
+            **{name: getattr(row, name) for name in (*_OF_ATTEMPTS, *_OF_NUMBERS)},
             "failure_class": row.failure_class.value if row.failure_class else None,
             "message": row.message,
             "usd": row.usd,
@@ -89,17 +121,20 @@ def write_parquet(table: Sequence[dict[str, Any]], file: Path) -> None:
 
 
 def write_report(
-    record: RunRecord, file: Path | None = None, objectives: Sequence[Objective] = ()
+    record: RunRecord,
+    file: Path | None = None,
+    objectives: Sequence[Objective] = (),
+    choose: Callable[[Sequence[TrialRecord]], Sequence[TrialRecord]] = tuple,
 ) -> Path:
     """Write the report of a suite and return its path, by default in the run's report folder.
 
-    `objectives` replace those of the suite.
+    `objectives` replace those of the suite; `choose` may leave out trials.
     """
     from headrace.report.html import render
     from headrace.suites.suite_report import ReportInputs, suite_report
 
     folder = RunFolder(Path(record.folder))
-    rows = trials_of(record)
+    rows = choose(trials_of(record))
     rows = judged_by(rows, objectives) if objectives else rows
     sought = sought_by(folder)
     objectives = objectives or sought.objectives

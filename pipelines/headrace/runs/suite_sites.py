@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from headrace.clusters.images import on_site
@@ -13,7 +13,7 @@ from headrace.files.machine import free_bytes
 from headrace.objects.store import is_remote, read_manifest_at
 from headrace.recipe.dataset import DatasetSpec
 from headrace.recipe.fit import check_role
-from headrace.recipe.load import load_site, locate
+from headrace.recipe.load import load_recipe, load_site, locate
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.recipe.suite import SuiteSpec
@@ -25,6 +25,38 @@ from headrace.states import DRIVER_ROLE
 
 _LIFETIME_S = 7 * 86400.0
 _FILES = (".yaml", ".yml", ".json")
+
+
+def asked_sites(recipe: str, overrides: Sequence[str], sites: str) -> tuple[str, tuple[str, ...]]:
+    """Return the site of a suite, and the overrides with all its sites if there are several.
+
+    Args:
+        recipe: Name or file of the recipe.
+        overrides: Changes to it.
+        sites: Names or files with commas between them; they replace `suite.sites` of the recipe.
+            Empty: these, or `laptop`.
+    """
+    names = [each.strip() for each in sites.split(",") if each.strip()]
+    if len(names) > 1:
+        return names[0], (*overrides, f"suite.sites=[{','.join(names)}]")
+    suite = load_recipe(recipe, overrides).suite
+    known = suite.sites if suite else ()
+    if names:
+        return names[0], (*overrides, "suite.sites=[]") if known else (*overrides,)
+    return known[0] if known else "laptop", (*overrides,)
+
+
+def check_one_site(site: str) -> None:
+    """Refuse several sites for what is not a suite.
+
+    Raises:
+        UserError: There are commas between their names.
+    """
+    if "," in site:
+        raise UserError(
+            f"--site is '{site}', several sites, but only a suite runs on several",
+            "Name one; or run its trials: headrace sweep RECIPE --site A,B.",
+        )
 
 
 def with_driver(site: Site) -> Site:

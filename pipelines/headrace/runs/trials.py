@@ -21,7 +21,16 @@ from headrace.ledger.usage_records import UsageRecord
 from headrace.runs.machine_records import record_machines
 from headrace.runs.usage import LeaseMachines, machines_by_lease
 from headrace.states import StepState
-from headrace.suites.records import ENTRY, Added, CommandsApplied, Ended, Entry, Started
+from headrace.suites.records import (
+    ENTRY,
+    Added,
+    Assigned,
+    CommandsApplied,
+    Ended,
+    Entry,
+    Started,
+    Withdrawn,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +52,9 @@ def note_trials(run: RunFolder) -> None:
         added = {entry.trial.number for entry in entries if isinstance(entry, Added)}
         known = ledger.trials_numbered(run_id, _numbers(entries) - added)
         rows = folded(run_id, known, entries)
-        usage = _usage(run_id, [each for each in entries if isinstance(each, Ended)])
-        ledger.put_trials(rows.values(), usage, JournalPart(run_id, begin, end))
+        ended = [each for each in entries if isinstance(each, Ended) and not each.site]
+        part, gone = JournalPart(run_id, begin, end), _numbers(entries) - rows.keys()
+        ledger.put_trials(rows.values(), _usage(run_id, ended), part, gone)
 
 
 def changed_since(record: RunRecord, begin: int, end: int) -> set[int] | None:
@@ -61,7 +71,7 @@ def changed_since(record: RunRecord, begin: int, end: int) -> set[int] | None:
 def folded(
     run_id: str, known: Mapping[int, TrialRecord], entries: Iterable[Entry]
 ) -> dict[int, TrialRecord]:
-    """Return rows of trials after further entries of the journal; unknown trials have none.
+    """Return rows of trials after further entries; unknown and withdrawn trials have none.
 
     Args:
         run_id: The suite's run.
@@ -72,13 +82,18 @@ def folded(
     for entry in entries:
         if isinstance(entry, Added):
             rows.setdefault(entry.trial.number, _row(run_id, entry))
+        elif isinstance(entry, Withdrawn):
+            rows.pop(entry.number, None)
         for row in (rows[number] for number in _of(entry) if number in rows):
             _change(row, entry)
     return rows
 
 
 def _usage(run_id: str, ended: Iterable[Ended]) -> list[UsageRecord]:
-    """Return the usage of trials' attempts: their shares of machines while they last."""
+    """Return the usage of trials' attempts: their shares of machines while they last.
+
+    Attempts of a suite's parts are left out: these record them, on their leases.
+    """
     ledger, now = open_ledger(), time.time()
     begun = [each for each in ended if each.attempt]  # others were ended before they began
     rows = []
@@ -103,6 +118,7 @@ def _row(run_id: str, added: Added) -> TrialRecord:
         values=dict(trial.values),
         group=trial.group,
         proposal=trial.proposal,
+        attempts=added.attempts,
         created_at=added.at,
     )
 
@@ -110,9 +126,12 @@ def _row(run_id: str, added: Added) -> TrialRecord:
 def _change(row: TrialRecord, entry: Entry) -> None:
     if isinstance(entry, CommandsApplied):
         row.state, row.pruned, row.finished_at = StepState.QUEUED, False, None
-        row.objective, row.objectives, row.metrics = None, (), {}
+        row.objective, row.objectives, row.metrics, row.weights = None, (), {}, ""
+    elif isinstance(entry, Assigned):
+        row.site = entry.site
     elif isinstance(entry, Started):
         row.state, row.attempts, row.node = StepState.RUNNING, entry.attempt, entry.node
+        row.site = entry.site
         row.started_at = row.started_at or entry.at
     elif isinstance(entry, Ended):
         _end(row, entry)
@@ -121,6 +140,7 @@ def _change(row: TrialRecord, entry: Entry) -> None:
 def _end(row: TrialRecord, entry: Ended) -> None:
     row.attempts = max(row.attempts, entry.attempt)
     row.failure_class, row.message = entry.failure_class, entry.message
+    row.site, row.environment, row.weights = entry.site, entry.environment, entry.weights
     if not entry.is_final:
         row.state = StepState.QUEUED
         return

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import StepError
-from headrace.files.layout import LeaseFolder
+from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord
 from headrace.ledger.usage_records import UsageRecord
 from headrace.ledger.usage_rows import at_most
 from headrace.runs.machine_records import record_machines
+from headrace.runs.parts import part_status, suite_of_part
 from headrace.runs.usage_shares import Span, shares, waits
 from headrace.states import StepState
 from headrace.steps import mailbox
@@ -26,8 +27,11 @@ from headrace.suites.records import Ended
 
 logger = logging.getLogger(__name__)
 
-_OF_TRIALS = "suite"
-"""Kind of the step whose trials use its machines."""
+_SUITE = "suite"
+"""Step of trials."""
+
+_OF_TRIALS = (_SUITE, "part")
+"""Kinds of steps whose trials use their machines."""
 
 
 def note_usage(*run_ids: str) -> None:
@@ -43,6 +47,9 @@ def _usage(run_ids: Collection[str]) -> Iterator[UsageRecord]:
     ledger, now = open_ledger(), time.time()
     attempts, leases = ledger.attempts_of(run_ids), ledger.leases_of(run_ids)
     machines = machines_by_lease([*chain.from_iterable(leases.values())])
+    for run_id in filter(suite_of_part, run_ids):
+        copies = map(_copy, leases.get(run_id, ())[-1:])
+        yield from (row for row in copies if row.fetched_bytes)
     for run_id, of_run in attempts.items():
         try:
             for lease in leases.get(run_id, ()):
@@ -51,6 +58,22 @@ def _usage(run_ids: Collection[str]) -> Iterator[UsageRecord]:
                 yield from held.rows([each for each in of_run if each.lease_id == lease.lease_id])
         except StepError as error:
             logger.warning("The usage of run %s is not recorded: %s", run_id, error.what)
+
+
+def _copy(lease: LeaseRecord) -> UsageRecord:
+    """Return the row of a part's dataset: the bytes that were copied to its site, and are there."""
+    status = part_status(SiteFolder(Path(lease.folder).parents[1]).run(lease.run_id))
+    return UsageRecord(
+        run_id=lease.run_id,
+        lease_id=lease.lease_id,
+        step="copy",
+        kind="copy",
+        cause=StepState.SUCCEEDED.value,
+        created_at=lease.created_at,
+        until=lease.created_at,
+        fetched_bytes=status.copied_bytes,
+        stored_bytes=status.done,
+    )
 
 
 def machines_by_lease(leases: Sequence[LeaseRecord]) -> Mapping[str, Sequence[MachineRecord]]:
@@ -74,7 +97,7 @@ class LeaseMachines:
     def rows(self, attempts: Sequence[AttemptRecord]) -> list[UsageRecord]:
         """Return the rows of all attempts at steps that ran on them."""
         rows = [self._of_step(each) for each in attempts]
-        timed = [row for row in rows if row.started_at is not None and row.kind != _OF_TRIALS]
+        timed = [row for row in rows if row.started_at is not None and row.kind not in _OF_TRIALS]
         machines = [Span(row.started_at, row.ended_at or self.now) for row in self.machines]
         spans = [Span(row.started_at or 0.0, row.until) for row in timed]
         taken_s = {id(row): node_s
@@ -93,7 +116,7 @@ class LeaseMachines:
             run_id=self.lease.run_id,
             lease_id=self.lease.lease_id,
             machine_id=own[0].machine_id if len(own) == 1 else "",
-            step=_OF_TRIALS,
+            step=_SUITE,
             trial=ended.number,
             attempt=ended.attempt,
             kind="trial",
@@ -141,7 +164,7 @@ class LeaseMachines:
         found: dict[str, Any] = {"node_s": node_s}
         if (began := row.started_at) is not None:
             first = sorted(self.machines, key=lambda each: (each.started_at, each.created_at))[:1]
-            until = began if row.kind == _OF_TRIALS else row.until
+            until = began if row.kind in _OF_TRIALS else row.until
             found |= waits(first, row.created_at, began, until)
             if row.kind == "stage":
                 found["staging_s"] = max(row.until - began, 0.0)

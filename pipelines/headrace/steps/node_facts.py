@@ -9,9 +9,10 @@ import socket
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import psutil
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from headrace.clusters.node_calls import Node, NodeCalls
 
 _PACKAGES = ("headrace", "dask", "distributed", "torch", "lightning", "h5py", "numpy")
+_FOR_NUMBERS = ("headrace", "torch", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
 _MODELS = ("model name", "cpu\t", "CPU part")
 _VARIABLES = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID")
 
@@ -75,6 +77,15 @@ def node_facts(tiers: Mapping[str, str]) -> dict[str, Any]:
         "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
         "tiers": {name: _space(Path(folder)) for name, folder in tiers.items()},
     }
+
+
+@cache
+def environment(hardware: Literal["gpu", "cpu"]) -> str:
+    """Return what numbers of a training on this node may depend on, separated by `; `."""
+    gpus = [each.partition(",")[0] for each in gpu_names()] if hardware == "gpu" else []
+    found = {"python": platform.python_version(), **versions(_FOR_NUMBERS)}
+    models = " + ".join(dict.fromkeys(gpus)) or cpu_model() or platform.machine()
+    return "; ".join((models, *(f"{name} {version}" for name, version in found.items())))
 
 
 def cpu_model(info: Path = Path("/proc/cpuinfo")) -> str:

@@ -151,6 +151,10 @@ class Ended(OfAttempt, Figures):
     """Values of the suite's objectives; empty if one is missing or not a number."""
     failure_class: FailureClass | None = None
     message: str = ""
+    environment: str = ""
+    """Hardware and software that numbers may depend on, separated by `; `; empty if unknown."""
+    weights: str = ""
+    """XXH3 hash of the trained weights; empty if there is none."""
     usage: AttemptUsage = AttemptUsage()
 
     @property

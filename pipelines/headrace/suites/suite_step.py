@@ -23,12 +23,14 @@ from headrace.errors import HeadraceError, StepCancelledError, StepError, SuiteF
 from headrace.evaluation.evaluate_step import evaluate, own_predictor
 from headrace.files.atomic import is_there, read_record, read_text, write_record
 from headrace.files.layout import RunFolder, StepFolder
+from headrace.informing import inform
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.states import StepState
 from headrace.steps.context import StepContext
 from headrace.steps.history import read_history
 from headrace.steps.mailbox import StepResult, StepSpec
+from headrace.steps.node_facts import environment
 from headrace.steps.run import refused, run_step
 from headrace.suites.driver import AGAIN
 from headrace.suites.event_log import Journal
@@ -208,14 +210,25 @@ def _site_of(site: Site, recipe: Recipe, job: TrialJob, gpus: Sequence[Gpu]) -> 
 
 def _run(job: TrialJob, fleet: NodeCalls | None, context: StepContext) -> dict[str, Any]:
     fleet = fleet or OneNode(context.site.roles[context.recipe.train.role])
+    asked = partial(_environment, job, fleet)
+    found = {"environment": inform(context.run_folder, "environment", asked, str) or ""}
     try:
-        return _trained_and_judged(context, fleet, job.dataset)
+        return {**_trained_and_judged(context, fleet, job.dataset), **found}
     except StepCancelledError:
         if not (read_text(context.folder.cancel) or "").startswith(PRUNED):
             raise
-        return {"metrics": _numbers(context.metrics), "pruned": True}
+        return {"metrics": _numbers(context.metrics), "pruned": True, **found}
     finally:
         _share_energy(context, job.share)
+
+
+def _environment(job: TrialJob, fleet: NodeCalls) -> str:
+    """Return hardware, software and threads that the numbers of a trial may depend on."""
+    role = fleet.role
+    found = fleet.call(
+        fleet.nodes(1, role.start_timeout)[0], environment, "gpu" if job.gpus else "cpu"
+    )
+    return f"{found}; {role.threads_per_rank} threads"
 
 
 def _trained(context: StepContext, fleet: NodeCalls, dataset: str) -> dict[str, Any]:

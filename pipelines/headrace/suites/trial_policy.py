@@ -73,6 +73,8 @@ def ended(
         error=failure.error if failure else "",
         message=failure.message if failure else note,
         kept=kept,
+        environment=str(result.outputs.get("environment", "")),
+        weights=str(result.outputs.get("weights_xxh3", "")),
         usage=usage.model_copy(update=held),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -127,6 +128,7 @@ def _parts_and_results_are_their_own(suite: Suite) -> None:
             assert Path(result.outputs["report"]).is_relative_to(folder.path)
             assert Path(result.outputs["checkpoint"]).is_relative_to(folder.checkpoints)
             assert result.outputs["world_size"] == 1
+            assert re.search(r"; torch .*; 1 threads$", result.outputs["environment"])
             step = suite.step(job.trial.number)
             assert read_record(step.result, StepResult) == result
             assert mailbox.status(step).state is StepState.SUCCEEDED

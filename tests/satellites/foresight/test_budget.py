@@ -144,6 +144,21 @@ def test_a_budget_below_one_trial_is_refused_before_anything_starts(
     assert open_ledger().leases(run_id=run.run_id) == ()
 
 
+def test_all_sites_of_a_suite_share_its_budget(site: Callable[..., None], machines: list[Machine]):
+    site(None)
+    suite = make_run(site="aws", overrides=("suite.seeds=2", "suite.budget=1000"), kind="suite")
+    parts = make_run(site="aws"), make_run(site="aws")
+    for part in parts:
+        open_ledger().change_run(part.run_id, kind="part", part_of=suite.run_id)
+        lease_id = acquire(part, "gpu")
+        spent = {"ended_at": 9.0, "billed_s": 450.0, "usd_per_hour": _USD_PER_HOUR}
+        open_ledger().put_machines([machine_row(lease_id=lease_id, **spent)])
+    for run in (suite, *parts):
+        with pytest.raises(BudgetError, match=rf"Run {suite.run_id} has cost \$900.00") as caught:
+            budget.check(run, "cpu")
+        assert f"headrace results {suite.run_id}" in caught.value.hint
+
+
 def test_a_budget_of_machines_without_a_price_is_told_once_to_limit_nothing(
     headrace_home: Path, caplog: pytest.LogCaptureFixture
 ):

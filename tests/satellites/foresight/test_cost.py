@@ -113,6 +113,11 @@ def test_storage_and_transfer_have_the_prices_of_the_site(headrace_home: Path):
     assert rows["pack"]["usd_storage"] == pytest.approx(0.23)
     assert rows["pack"]["usd_transfer"] == 0.09
     assert rows["trial"]["usd_storage"] is None
+    services = cells(output("run-1", "--by", "service"))
+    assert services["machines"] == ["5", "h", "9.50"]
+    assert services["storage"] == ["10", "GB", "for", "a", "month", "0.23"]
+    (_, _, transfer) = json.loads(output("run-1", "--by", "service", "--json"))
+    assert transfer == {"service": "transfer", "usd": 0.09, "amount": 1.0, "unit": "GB"}
 
 
 @pytest.mark.usefixtures("spent")

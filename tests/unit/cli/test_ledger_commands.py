@@ -32,7 +32,7 @@ def test_show_counts_rows(headrace_home: Path):
     lines = [line.strip().split(maxsplit=1) for line in output("ledger", "show").splitlines()]
     assert lines == [
         ["ledger", f"sqlite:///{headrace_home}/ledger.db"],
-        ["schema", "0010"],
+        ["schema", "0011"],
         ["runs", "0"],
         ["leases", "0 (0 open)"],
         ["attempts", "0"],
@@ -40,8 +40,8 @@ def test_show_counts_rows(headrace_home: Path):
 
 
 def test_migrate_tells_the_revision():
-    assert output("ledger", "migrate").endswith("has schema revision 0010.\n")
-    assert output("ledger", "migrate").endswith("has schema revision 0010.\n")
+    assert output("ledger", "migrate").endswith("has schema revision 0011.\n")
+    assert output("ledger", "migrate").endswith("has schema revision 0011.\n")
 
 
 def test_each_attempt_is_a_row_of_the_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -73,6 +73,26 @@ def test_people_are_told_the_best_means_and_what_matters(suite: Run):
     assert int(share[1]) > 80
 
 
+def test_trials_of_other_hardware_are_named_and_can_be_left_out():
+    run = make_suite(overrides=("trainer.monitor=val_loss",))
+    where = {1: "A100; torch 2.9; 8 threads", 2: "H200; torch 2.9; 8 threads"}
+    for number, loss in enumerate((0.5, 0.1, 0.4), 1):
+        known = {"environment": where.get(number, where[1]), "weights": f"w{number}"}
+        journal(run.folder, added(number, model__lr=float(number)), started(number))
+        journal(run.folder, ended(number, loss, **known))
+    journal(run.folder, added(4), started(4), failed(4))
+    assert re.search(r"differ in hardware.*\n.*\n *A100 +2 +1\n *H200 +1 +2\n", told())
+    found = json.loads(told("--json"))
+    assert found["best"] == 2
+    assert [each["weights"] for each in found["trials"]] == ["w1", "w2", "w3", ""]
+    assert found["environments"][1] == {"differs": "H200", "numbers": [2]}
+    found = json.loads(told("--json", "--comparable"))
+    assert (found["best"], len(found["environments"])) == (3, 1)
+    assert [each["number"] for each in found["trials"]] == [1, 3, 4]
+    assert "H200" not in told("--csv", "--comparable")
+    assert "--comparable" not in told("--comparable").partition("Best trial")[0]
+
+
 def test_trials_on_more_ranks_show_speed_up_and_efficiency():
     run = make_suite(overrides=("trainer.monitor=val_loss",))
     for number, (ranks, rates) in enumerate([(1, (90, 100, 110)), (2, (190,)), (4, (300,))], 1):
