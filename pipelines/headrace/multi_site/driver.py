@@ -183,13 +183,10 @@ class SitesDriver(SuiteDriver):
     def _observe(self) -> None:
         for site in self._sites.values():
             look = site.link.look
-            if look.state is not site.failed_run:
-                site.failed_run = look.state
-                if look.why and look.state is not StepState.CANCELLED:
-                    site.failures += 1
-                    pause_s = _PAUSE_S * 2 ** (site.failures - 1)
-                    site.unusable_until_s = time.monotonic() + pause_s
-                    self._give_back(site, f"Its part failed: {look.why}", also_running=True)
+            if look.failed_at is not None and look.failed_at != site.failed_at:
+                site.failed_at, site.failures = look.failed_at, site.failures + 1
+                site.unusable_until_s = time.monotonic() + _PAUSE_S * 2 ** (site.failures - 1)
+                self._give_back(site, f"Its part failed: {look.why}", also_running=True)
             lost_s = site.site.limits.lost_after
             if not site.is_reachable and site.silent_s > lost_s:
                 why = f"Site {site.name} is out of reach: {look.error or 'it does not answer'}"

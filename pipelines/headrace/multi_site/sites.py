@@ -14,7 +14,6 @@ from headrace.multi_site.site_link import SiteLink
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.runs.site_machines import most_cost
-from headrace.states import StepState
 from headrace.suites.nodes import needs_of
 from headrace.suites.records import Added, Ended, Entry, SiteSummary, Started, Withdrawn
 from headrace.suites.schedule import NodeResources
@@ -51,7 +50,9 @@ class SiteState:
     limit: int | None = None
     """The limit that was sent to the part."""
     failures: int = 0
-    failed_run: StepState | None = None
+    """Failures of its part since a trial has ended there."""
+    failed_at: float | None = None
+    """When its part failed last, seconds since the epoch."""
     unusable_until_s: float = float("-inf")
     opening_s: float | None = None
     """Since when none of its nodes is there, though trials wait, on the monotonic clock."""
@@ -92,6 +93,7 @@ class SiteState:
             self.held.add(entry.trial.number)
         elif isinstance(entry, Withdrawn) or (isinstance(entry, Ended) and entry.is_final):
             self.held.discard(entry.number)
+            self.failures = 0
         if isinstance(entry, Started | Withdrawn | Ended):  # it may have begun before it left
             self.withdrawing.discard(entry.number)
 
