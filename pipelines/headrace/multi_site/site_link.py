@@ -87,7 +87,7 @@ class SiteLink:
 
     def __init__(self, suite: Run, name: str) -> None:
         self._suite, self.name = suite, name
-        self.look = PartLook()
+        self.look = PartLook(seen_s=time.monotonic())  # silence counts from now on
         self.news: SimpleQueue[Entry] = SimpleQueue()
         self._messages: list[Message] = []
         self._lock, self._ends = threading.Lock(), threading.Event()
