@@ -5,6 +5,7 @@ Each has a folder and prices of its own, and says how long a step of `steady` ta
 
 from __future__ import annotations
 
+import operator
 import statistics
 import subprocess
 from itertools import chain
@@ -201,23 +202,37 @@ class SitesSuite:
             assert end.number not in rows, f"trial {end.number} has ended twice"
             result = read_record(self.run.trial(end.number).step(end.attempt).result, StepResult)
             assert result is not None, f"trial {end.number} has no result"
-            weights = str(result.outputs.get("weights_xxh3", ""))
+            weights = _weights(Path(result.outputs["checkpoint"]))
             rows[end.number] = (values[end.number], end.state, end.metrics, weights)
         assert set(rows) == set(range(1, self.num_trials + 1))
         return rows
 
-    def ratio(self) -> tuple[float, str]:
-        """Time of the trials over the ideal one, and a line per site.
+    def ratio(self) -> str:
+        """Return a line with the time of its trials, relative to the ideal one.
 
-        Ideal is that all slots of all sites are busy from the first start to the last end.
+        Ideally all slots of a site are busy from the first start there to the last end of all.
         """
         ends = [each for each in self.ends() if each.state is StepState.SUCCEEDED]
-        rate, lines = 0.0, []
+        starts = [each for each in self.entries() if isinstance(each, Started)]
+        began, parts = min(each.at for each in starts), []
+        rates, offsets = [], []
         for site in sorted({each.site for each in ends}):
             took = [each.finished_at - each.started_at for each in ends if each.site == site]
-            rate += SLOTS / statistics.mean(took)
-            lines.append(f"{site}: {len(took)} trials of {statistics.mean(took):.1f} s")
-        began = min(each.at for each in self.entries() if isinstance(each, Started))
+            rates.append(SLOTS / statistics.mean(took))
+            offsets.append(min(each.at for each in starts if each.site == site) - began)
+            parts.append(
+                f"{site}: {len(took)} trials of {statistics.mean(took):.1f} s "
+                f"from {offsets[-1]:.0f} s on"
+            )
+        ideal = (len(ends) + sum(map(operator.mul, rates, offsets))) / sum(rates)
         makespan = max(each.finished_at for each in ends) - began
-        ratio = makespan * rate / len(ends)
-        return ratio, f"{'; '.join(lines)}; {makespan:.0f} s, {ratio:.2f} of the ideal"
+        return f"{'; '.join(parts)}; {makespan:.0f} s, {makespan / ideal:.2f} of the ideal"
+
+
+def _weights(checkpoint: Path) -> str:
+    """Hash of the weights in a checkpoint; empty for a function, which has none."""
+    from headrace.checkpoints.content import read_checkpoint  # they bring PyTorch
+    from headrace.checkpoints.weights import weights_hash
+
+    is_there = checkpoint.is_file()
+    return weights_hash(read_checkpoint(checkpoint)["state_dict"]) if is_there else ""

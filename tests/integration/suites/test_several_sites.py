@@ -1,4 +1,4 @@
-"""One suite over several sites: disturbed, each trial stands once in the table, the same to the bit."""
+"""One suite over several sites, disturbed: each trial once in the table, the same to the bit."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ def test_two_sites_share_a_suite_whose_driver_was_killed(home: Path, digits_fold
     )  # fmt: skip
     for name in ("left", "right"):
         write_local(home, name)
-    suite = SitesSuite(
-        home, 12, "--site", "left", "suite.sites=[left,right]", "suite.policy=spread"
-    )
+    suite = SitesSuite(home, 12, "--site", "left,right", "suite.policy=spread")
     suite.wait_for_ends(2)
     suite.kill_driver()
     suite.wait_for_success()
@@ -53,7 +51,7 @@ def test_two_sites_share_a_suite_whose_driver_was_killed(home: Path, digits_fold
     rows = suite.table()
     assert {number: metrics["value"] for number, (_, _, metrics, _) in rows.items()} == drawn
     assert {each.site for each in suite.ends()} == {"left", "right"}
-    print(suite.ratio()[1])
+    print(suite.ratio())
 
 
 @pytest.mark.nightly
@@ -62,10 +60,11 @@ def test_four_sites_are_killed_preempted_and_out_of_reach(
     home: Path, dev_slurm: DevSlurm, second_slurm: DevSlurm, ec2_sim: Ec2Sim
 ) -> None:
     """The table is that of one site, to the bit; the printed figures are those of the docs."""
+    write_local(home, "alone")
     write_local(home, "here", 0.4)
     write_slurm(home, "lab", dev_slurm, 0.3, home / "lab")
     write_ec2(home, "aws", ec2_sim, 0.4)
-    alone = SitesSuite(home, _NUM, "--site", "here")
+    alone = SitesSuite(home, _NUM, "--site", "alone")
     with far_folder.mounted(second_slurm.shape.folder) as far:
         write_slurm(home, "far", second_slurm, 0.3, far.path, kind="gang")
         alone.wait_for_success()
@@ -75,7 +74,7 @@ def test_four_sites_are_killed_preempted_and_out_of_reach(
         suite = SitesSuite(home, _NUM, *sites)
         _disturb(suite, dev_slurm, second_slurm, ec2_sim, far)
         suite.wait_for_success()
-        print("\ncalm:", calm.ratio()[1], "\ndisturbed:", suite.ratio()[1])
+        print("\ncalm:", calm.ratio(), "\ndisturbed:", suite.ratio())
         print(headrace("cost", suite.run_id, "--by", "site").stdout)
         assert suite.table() == calm.table() == alone.table()
 
