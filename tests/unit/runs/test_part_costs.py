@@ -125,6 +125,14 @@ def test_the_cost_of_a_suite_has_its_parts_unless_only_its_own_is_wanted(suite: 
     }  # fmt: skip
 
 
+def test_the_driver_of_several_sites_takes_no_machine(suite: RunRecord):
+    open_ledger().add_lease(lease_row(run_id=suite.run_id, role="driver"), max_active=9)
+    open_ledger().add_attempt(attempt_row("suite", run_id=suite.run_id, kind="sites"))
+    note_usage(suite.run_id)
+    (total,) = open_ledger().usage_sums(run_id=suite.run_id)
+    assert (total.usd, total.unpriced, total.attempts) == (150.0, 0, 0)
+
+
 @pytest.mark.parametrize("kind", ["suite", "part"])
 def test_the_step_of_a_part_takes_no_machine_that_its_trials_take(suite: RunRecord, kind: str):
     del suite
@@ -148,4 +156,5 @@ def test_the_copied_dataset_has_the_prices_of_the_parts_site(headrace_home: Path
     note_usage(part_id)
     prices = {"box": SitePrices(usd_per_gb_month=0.02, usd_per_fetched_gb=0.09)}
     (total,) = open_ledger().usage_sums(prices=prices)
-    assert (total.usd_storage, total.usd_transfer, total.node_s) == (0.2, 0.09, 0.0)
+    assert (total.usd_storage, total.usd_transfer) == (0.2, 0.09)
+    assert (total.node_s, total.attempts, total.unpriced) == (0.0, 0, 0)
