@@ -3,19 +3,20 @@
 **Parameters:** a *recipe* with its `suite`, a *site*; optionally *main keys* of the recipe in
 their own fields, *overrides* (`key=value`, one per line; several values, as in
 `model.learning_rate=0.001,0.01` or `seed=range(0,5)`, make trials), and *trials*: the number of
-points that a sampler proposes, if intervals are given or the recipe has a `suite.search`.
+points that a sampler proposes, if intervals are given or the recipe has a `suite.search`;
+*sites*: several that share the trials, with a *policy*, a *deadline* and a *budget*.
 
 1. `prepare` makes the run, refuses a suite with a mistake in its keys or values, and shows the
    resolved recipe and the plan in its log and on its tab Rendered Templates.
 2. `pack` turns raw samples into HDF5 shards, once for all trials; it is skipped if the recipe has
    no `dataset`.
-3. `suite` runs all trials on one lease. It is one task, however many trials there are; its log
-   shows how many have ended, and the best.
+3. `suite` runs all trials on one lease, or on one of each of several sites. It is one task, however
+   many trials and sites there are; its log shows how many have ended, and the best.
 4. `finish` records how the run ended.
 
 `headrace status RUN --watch` shows the trials while they run, `headrace suite
-pause|add|cancel|retry` changes them, `headrace results RUN` shows their results. Marking the task
-failed ends the running trials; clearing it continues: ended trials are not run again.
+pause|add|cancel|retry|site` changes them, `headrace results RUN` shows their results. Marking the
+task failed ends the running trials; clearing it continues: ended trials are not run again.
 """
 
 from airflow.sdk import DAG, TriggerRule

@@ -142,12 +142,15 @@ def run(recipe: RecipeLike, site: str | Path = "laptop", **overrides: Any) -> Ru
     return _carried_out(recipe, site, _words(overrides), "train")
 
 
-def sweep(recipe: RecipeLike, site: str | Path = "laptop", **values: Any) -> RunResult:
+def sweep(
+    recipe: RecipeLike, site: str | Path | Sequence[str | Path] = (), **values: Any
+) -> RunResult:
     """Run the trials of a suite to their end, as `headrace sweep`.
 
     Args:
         recipe: Name, path or content of a recipe.
-        site: Name or path of a site.
+        site: Name or path of a site, or a list of several, which share the trials; empty:
+            `suite.sites` of the recipe, else `laptop`.
         **values: Keys of the recipe, as for `run`: a list gives a trial for each entry. Text is
             read as by `headrace sweep`: `**{"model.lr": "tag(log, interval(1e-5, 1e-1))"}`.
             `trials` is the number of points that a sampler proposes.
@@ -163,7 +166,8 @@ def sweep(recipe: RecipeLike, site: str | Path = "laptop", **values: Any) -> Run
     ]
     overrides, update = sweep_values.parse(words, trials=number)
     given = (*overrides, *sweep_values.as_overrides(update))
-    return _carried_out(recipe, site, given, "suite")
+    sites = (site,) if isinstance(site, str | Path) else site
+    return _carried_out(recipe, ",".join(map(str, sites)), given, "suite")
 
 
 def plan(recipe: RecipeLike, site: str | Path = "laptop", **overrides: Any) -> Plan:

@@ -36,6 +36,7 @@ from headrace.runs.prediction import PredictedPart
 from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState
 from headrace.steps.retry_policy import PROGRESS, TOTAL
+from headrace.suites.trial_order import ASSUMED_START_S
 from headrace_foresight.forecast import Forecast, Running, corrected, longest_s
 from headrace_foresight.past_attempts import earlier, past_of, starts_of, trained
 from headrace_foresight.prediction import forecast_of, part_of
@@ -203,10 +204,6 @@ def pace(recipe: Recipe, site: Site, role_name: str) -> Pace:
         step_s=next((each.seconds / each.steps.num for each in past[::-1] if each.steps.num), None),
         start_s=max(starts_of(site.name, role_name)[:_NUM_STARTS], default=None),
     )
-
-
-ASSUMED_START_S = 300.0
-"""Seconds from a request for instances to a running training, if no earlier run shows it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_args
 
 from airflow.sdk import Param
 
@@ -18,7 +18,7 @@ from headrace.errors import RecipeError, SiteError, UserError, nearest, shortene
 from headrace.recipe.base import MAX_COUNT
 from headrace.recipe.load import available, written
 from headrace.recipe.overrides import as_override, check_size
-from headrace.recipe.suite import MAX_TRIALS
+from headrace.recipe.suite import MAX_TRIALS, SuiteSpec
 from headrace.recipe.untrusted_overrides import check_from_outside
 from headrace.suites import values as sweep_values
 
@@ -59,8 +59,35 @@ _MAIN_KEYS: dict[str, dict[str, Any]] = {
 }
 """Keys of recipes with their own field in the form, as JSON schemas."""
 
+_OF_SUITE: dict[str, dict[str, Any]] = {
+    "policy": {
+        "title": "Policy",
+        "description": "Which of them are used: own ones and others only if the deadline needs "
+        "them, the cheapest, or all at once.",
+        "type": ["null", "string"],
+        "enum": [None, *get_args(SuiteSpec.model_fields["policy"].annotation)],
+        "values_display": {"null": "as the recipe"},
+    },
+    "deadline": {
+        "title": "Deadline",
+        "description": "Time from the start to the end that it should have, as in 90min or 2d.",
+        "type": ["null", "string"],
+        "pattern": r"^\d{1,9}(\.\d{1,3})? ?(s|min|m|h|d)$",
+    },
+    "budget": {
+        "title": "Budget",
+        "description": "Most US dollars that the suite may cost.",
+        "type": ["null", "number"],
+        "exclusiveMinimum": 0,
+        "maximum": MAX_COUNT,
+    },
+}
+"""Keys of `suite` with their own field in the form, as JSON schemas; empty: the recipe's value."""
+
 _OWN_PARAMS = frozenset({"recipe", "site", "overrides", "trials"})
+_SEVERAL = "Several sites, deadline, budget"
 _MOST_SHOWN = 5
+_MOST_SITES = 20
 
 _KEY = r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"
 
@@ -123,7 +150,20 @@ def suite_params() -> dict[str, Param]:
         title="Trials",
         description="Points that a sampler proposes; empty: all combinations, or as the recipe.",
     )
-    given = {**train_params(), "trials": trials}
+    names = sorted(available("sites"))
+    sites = Param(
+        None,
+        type=["null", "array"],
+        items={"type": "string", "enum": names},
+        examples=names,
+        minItems=1,
+        maxItems=_MOST_SITES,
+        title="Sites",
+        description="Several sites that share the trials, the first packs; Site is not used then.",
+        section=_SEVERAL,
+    )
+    keys = {name: Param(None, section=_SEVERAL, **schema) for name, schema in _OF_SUITE.items()}
+    given = {**train_params(), "trials": trials, "sites": sites, **keys}
     given["overrides"].description = (
         "One key=value a line. Several values make trials: model.learning_rate=0.001,0.01 or "
         "seed=range(0,5); intervals need Trials: model.learning_rate=interval(1e-4,1e-1)."
@@ -142,7 +182,9 @@ def overrides_of(params: Mapping[str, Any]) -> tuple[str, ...]:
     """
     lines = tuple(params.get("overrides") or ())
     keys = {
-        key: value for key, value in params.items() if key not in _OWN_PARAMS and value is not None
+        f"suite.{key}" if key in ("sites", *_OF_SUITE) else key: value
+        for key, value in params.items()
+        if key not in _OWN_PARAMS and value is not None
     }
     twice = sorted(keys.keys() & {line.partition("=")[0] for line in lines})
     if twice:

@@ -21,6 +21,7 @@ from headrace.errors import LeaseError
 from headrace.execution import decisions
 from headrace.execution.decisions import Attach, Collect, End, Memory, Wait, decide
 from headrace.execution.step_attempts import act, conclude, observe, remembered
+from headrace.files.atomic import read_record
 from headrace.files.layout import StepFolder
 from headrace.informing import inform
 from headrace.leases import run_leases
@@ -32,6 +33,7 @@ from headrace.runs.runs import Run, open_run
 from headrace.site_secrets import Asker
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.status.step import figures
+from headrace.suites.records import SuiteSummary
 from headrace_airflow import connections
 from headrace_airflow.airflow_api import DagRunAddress, stopped
 from headrace_airflow.assets import DATASETS, publish_dataset
@@ -49,6 +51,9 @@ from headrace_airflow.triggers import MACHINES_KEY, RoomTrigger, StepTrigger, Wa
 
 PATIENCE_S = 6.0
 """Longest wait in the task itself: deferring and resuming takes that on a busy machine."""
+
+SITES_KEY = "sites"
+"""XCom key of the table of a suite's sites: its part, trials, cost and leases at each."""
 
 _POLL_S = 0.2
 
@@ -170,6 +175,8 @@ class StepOperator(RunOperator):
                 inform(run.folder, "telemetry", partial(tell_step, run, self.step, memory.result))
 
     def _end(self, context: Context, run: Run, step: PlannedStep, end: End) -> dict[str, Any]:
+        if sites := inform(run.folder, "sites", partial(_sites, run), list):
+            context["ti"].xcom_push(SITES_KEY, sites)
         try:
             result = conclude(run, step, end)
         except LeaseError as error:
@@ -194,6 +201,21 @@ class StepOperator(RunOperator):
 
     def _succeeded(self, context: Context, run: Run, outputs: Mapping[str, Any]) -> None:
         """What to do with the outputs, for kinds of step that have something to publish."""
+
+
+def _sites(run: Run) -> list[dict[str, Any]]:
+    """Return a row for each site of a suite over several, with its leases; else none."""
+    summary = read_record(run.folder.summary, SuiteSummary)
+    rows = summary.sites if summary else ()
+    leases = open_ledger().leases_of([each.run_id for each in rows])
+    names = ("site", "run_id", "state", "ended", "usd")
+    return [
+        {
+            **each.model_dump(include={*names}),
+            "leases": [lease.lease_id for lease in leases.get(each.run_id, ())],
+        }
+        for each in rows
+    ]
 
 
 def _as_json(memory: Memory) -> dict[str, Any]:

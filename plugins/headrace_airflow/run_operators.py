@@ -167,8 +167,9 @@ class PrepareRunOperator(BaseOperator):  # type: ignore[misc]
                 if record is not None and context["ti"].try_number == 1:
                     what = f"An earlier DAG run of this id, now deleted, made run {record.run_id}"
                     raise UserError(what, "Trigger this one anew, under another id.")
+                sites = [check_choice("sites", each) for each in params.get("sites") or ()]
                 request = RunRequest(
-                    site=check_choice("sites", params["site"]),
+                    site=sites[0] if sites else check_choice("sites", params["site"]),
                     key=owner,
                     owner=owner,
                     user=user,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, HTTPException
 from pydantic import Field
@@ -15,6 +15,7 @@ from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
 from headrace.ledger.run_filter import Marks
+from headrace.recipe.base import Parallel
 from headrace.recipe.suite import MAX_TRIALS
 from headrace.recipe.untrusted_overrides import check_from_outside
 from headrace.record import Record
@@ -41,11 +42,18 @@ class ById(Record):
 
 
 class SuiteAct(ById):
-    """An action on a suite, or on some of its trials."""
+    """An action on a suite, on some of its trials, or on one of its sites."""
 
-    what: Literal["pause", "resume", "cancel", "retry"]
+    what: Literal[
+        "pause", "resume", "cancel", "retry", "pause-site", "resume-site", "limit-site",
+        "leave-site",
+    ]  # fmt: skip
     trials: tuple[TrialNumber, ...] = Field(default=(), max_length=MAX_TRIALS)
     """Their numbers; empty: all."""
+    site: str = Field(default="", max_length=500)
+    """Name of the site of an action with `-site`."""
+    limit: Parallel | None = None
+    """Most trials at once for `limit-site`; null: no limit."""
 
 
 class MoreTrials(ById):
@@ -93,8 +101,12 @@ def mark(act: MarkAct, user: User) -> Done:
 def suite(act: SuiteAct, user: User) -> Done:
     """Pause or continue a suite, cancel or retry trials."""
     record = find_suite(act.id)
-    ask(record, act.what, act.trials, by=_checked(user, record, act.what))
+    of_site: dict[str, Any] = {}
+    if act.what.endswith("-site"):
+        of_site = {"site": act.site, "limit": act.limit}
+    ask(record, act.what, act.trials, by=_checked(user, record, act.what), **of_site)
     which = f" of trials {', '.join(map(str, act.trials))}" if act.trials else ""
+    which = f" {act.site}" if of_site else which
     return Done(done=f"Requested: {act.what}{which}{_when(record)}")
 
 

@@ -22,11 +22,12 @@ from headrace.status.lease import leases_page
 from headrace.status.logs import MOST_LINES, log_page, report_file
 from headrace.status.run_list import check_refused
 from headrace.status.run_page import RunPage, compare_page, curves_page, run_page
-from headrace.status.suite import suite_page, trials_page
+from headrace.status.suite import trials_page
 from headrace_airflow.airflow_api import DagRunAddress
 from headrace_pages import acts, added, proxy
 from headrace_pages.access import Asker, MayAct, VisibleSites, reads, sees_runs
 from headrace_pages.answers import PRIVATE, Answers
+from headrace_pages.frontier import suite_with_picture
 from headrace_pages.sample_page import sample_page
 from headrace_pages.samples import SampleQuestion
 
@@ -179,7 +180,7 @@ async def compare(request: Request, names: Names) -> Response:
 @data.get("/suite", dependencies=[sees_runs])
 async def suite(request: Request, run_id: Id, can_act: MayAct) -> Response:
     """Return one suite."""
-    return await answers.send(request, partial(suite_page, run_id, can_act=can_act))
+    return await answers.send(request, partial(suite_with_picture, run_id, can_act=can_act))
 
 
 @data.get("/trials", dependencies=[sees_runs])

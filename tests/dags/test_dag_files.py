@@ -20,8 +20,9 @@ from airflow.utils.session import create_session
 from sqlalchemy import delete, select
 
 from headrace.errors import RecipeError, SiteError
+from headrace.recipe.load import load_recipe
 from headrace_airflow.bundle import HeadraceDagBundle
-from headrace_airflow.dag_parts import check_choice, check_overrides, check_sweep
+from headrace_airflow.dag_parts import check_choice, check_overrides, check_sweep, overrides_of
 from headrace_pages.acts import _split
 
 DAGS = Path(__file__).parents[2] / "dags"
@@ -142,6 +143,46 @@ def test_the_main_keys_of_recipes_have_fields_that_tell_what_recipes_say(dag_bag
         assert params.get_param(key).resolve(value) == value
     with pytest.raises(ParamValidationError):
         params.get_param("trainer.max_epochs").resolve(0)
+
+
+def test_a_suite_may_name_several_sites_with_a_policy_a_deadline_and_a_budget(dag_bag):
+    given = {
+        "sites": ["laptop", "slurm-dev"],
+        "policy": "cheapest",
+        "deadline": "90 min",
+        "budget": 2.5,
+    }
+    params = dag_bag.dags["headrace_suite"].params
+    assert {name: params.get_param(name).resolve(value) for name, value in given.items()} == given
+    words = check_sweep(overrides_of({"recipe": "digits", "site": "laptop", **given}), None)
+    suite = load_recipe("digits", words).suite
+    assert (suite.sites, suite.policy) == (("laptop", "slurm-dev"), "cheapest")
+    assert (suite.deadline, suite.budget) == (5400.0, 2.5)
+    assert overrides_of({"recipe": "digits", **dict.fromkeys(given)}) == ()
+    for override in ("suite.sites=[laptop]", "suite.budget=3"):
+        with pytest.raises(RecipeError, match="given twice"):
+            overrides_of({**given, "overrides": [override]})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("sites", []),
+        ("sites", "laptop"),
+        ("sites", ["laptop", "/etc/passwd.yaml"]),
+        ("sites", ["laptop"] * 21),
+        ("policy", "soonest"),
+        ("deadline", "tomorrow"),
+        ("deadline", 1e400),
+        ("deadline", "9" * 400 + "h"),
+        ("budget", 0),
+        ("budget", "3"),
+        ("budget", 1e400),
+    ],
+)
+def test_the_form_of_suites_refuses(dag_bag, name, value):
+    with pytest.raises(ParamValidationError):
+        dag_bag.dags["headrace_suite"].params.get_param(name).resolve(value)
 
 
 @pytest.mark.parametrize(

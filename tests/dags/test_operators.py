@@ -38,6 +38,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.recipe.base import Target
 from headrace.runs.audit import refused_requests
 from headrace.runs.owners import user_of
+from headrace.runs.planned_steps import steps_of
 from headrace.runs.runs import open_run
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.status.lease import LeaseView, Look
@@ -58,6 +59,7 @@ from headrace_airflow.triggers import RoomTrigger, StepTrigger
 from headrace_probes.operator import PrepareProbeOperator
 from headrace_probes.probe_records import ProbeOptions
 from support.runs import attempt_row_of, lease_on_disk
+from support.suite_journal import AWS, LAB, over_sites
 
 
 class Outlets(dict):
@@ -199,6 +201,30 @@ def test_prepare_shows_the_plan_and_the_resolved_recipe(context, headrace_home):
     model = Target.model_validate({"_target_": "a.B", "api_key": "hush"})
     secretive = replace(run, recipe=run.recipe.model_copy(update={"model": model}))
     assert "api_key: '***'" in preview.recipe_text(secretive)
+
+
+def test_prepare_makes_a_suite_over_several_sites(context, headrace_home):
+    (headrace_home / "sites").mkdir(parents=True)
+    for name in ("lab", "box"):
+        role, folder = {"backend": "local", "kind": "pool"}, str(headrace_home / name)
+        tiers = [{"name": "disk", "folder": folder, "reserve": 0}]
+        site = {"name": name, "folder": folder, "tiers": tiers, "roles": {"cpu": role, "gpu": role}}
+        (headrace_home / "sites" / f"{name}.yaml").write_text(json.dumps(site))
+    operator = PrepareRunOperator(task_id="prepare", kind="suite")
+    given = {"policy": "spread", "deadline": "2h", "budget": None, "trials": None}
+    context["params"] |= {**given, "sites": ["lab", "box"], "overrides": ["seed=1,2"]}
+    run = open_run(operator.execute(context))
+    suite = run.recipe.suite
+    assert (run.request.site, suite.sites) == ("lab", ("lab", "box"))
+    assert (suite.policy, suite.deadline, suite.budget) == ("spread", 7200.0, None)
+    planned = {each.name: each.role for each in steps_of(run.recipe, "suite")}
+    assert planned == {"pack": "cpu", "suite": "driver"}
+    assert "driver: " in operator.plan
+    for sites, words in ((["lab", "mars"], "no site 'mars'"), (["lab", "lab"], "named twice")):
+        context["ti"].run_id = context["dag_run"].run_id = words
+        context["params"]["sites"] = sites
+        with pytest.raises(AirflowFailException, match=words):
+            operator.execute(context)
 
 
 def test_prepare_makes_a_probe_of_what_the_form_says(context):
@@ -446,6 +472,21 @@ def test_a_step_that_waits_in_a_queue_holds_no_worker(
     with pytest.raises(TaskDeferred):
         step(run).execute(context)
     assert looks.num == 1
+
+
+def test_a_suite_over_several_sites_leaves_a_table_of_them(run, context, script):
+    lease_on_disk(run, "gpu")
+    sites = (LAB.model_copy(update={"run_id": run.run_id}), AWS)
+    over_sites(run, *sites)
+    script("start", SUCCEEDED)
+    script("run_leases.release", None)
+    step(run).execute(context)
+    lab, aws = context["ti"].pushed["sites"]
+    assert lab == {
+        "site": "lab", "run_id": run.run_id, "state": "open", "ended": 5, "usd": 0.0,
+        "leases": [f"{run.run_id}-gpu-1"],
+    }  # fmt: skip
+    assert (aws["site"], aws["leases"]) == ("aws", [])
 
 
 @pytest.mark.parametrize(("pack_role", "released"), [("cpu", ["cpu", "gpu"]), ("gpu", ["gpu"])])

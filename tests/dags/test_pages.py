@@ -16,12 +16,17 @@ from sqlalchemy import event
 from starlette.requests import Request
 
 from headrace.errors import UnknownNameError
+from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
 from headrace.record import Figures, Record
+from headrace.runs.prediction import Frontier, FrontierPoint, Interval
 from headrace.status.run_page import run_page
+from headrace.suites.records import Control
 from headrace_pages.answers import Answers
+from headrace_pages.frontier import suite_with_picture
 from support.ledger_rows import run_row
 from support.runs import make_run
+from support.suite_journal import make_suite, over_sites
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
 HUGE = 10**30
@@ -57,6 +62,10 @@ def client(headrace_home, monkeypatch):
         ("suite", b'{"id": "a", "what": "pause", "trials": [1e30]}'),
         ("suite", b'{"id": "a", "what": "pause", "trials": [%d]}' % HUGE),
         ("suite", b'{"id": "a", "what": "pause", "trials": [-1]}'),
+        ("suite", b'{"id": "a", "what": "limit-site", "site": "b", "limit": %d}' % HUGE),
+        ("suite", b'{"id": "a", "what": "limit-site", "site": "b", "limit": 0}'),
+        ("suite", b'{"id": "a", "what": "leave-site", "site": ["b"]}'),
+        ("suite", b'{"id": "a", "what": "assign", "site": "b"}'),
         ("suite/add", b'{"id": "a", "words": "model.x=\\ud800"}'),
         ("suite/add", b'{"id": "a", "words": "seed=1", "priority": %d}' % HUGE),
     ],
@@ -65,6 +74,49 @@ def test_the_body_of_an_act(client, path, body):
     answer = client.post(f"/act/{path}", content=body, headers={"Content-Type": "application/json"})
     assert 400 <= answer.status_code < 500, answer.text
     assert answer.json()["detail"]
+
+
+@pytest.mark.usefixtures("headrace_home")
+def test_the_picture_of_forecasts_is_left_out_where_there_are_none():
+    suite = over_sites(make_suite())
+
+    def picture():
+        return suite_with_picture(suite.run_id, can_act=True).picture
+
+    assert "hours to the end" in picture()
+    free = Interval(low=0, mean=0, high=0)
+    points = (FrontierPoint(policy="<b>", makespan_s=free, usd=free),)
+    write_record(suite.folder.frontier, Frontier(points=points))
+    assert "&lt;b&gt;" in picture()
+    for content in ('{"points": []}', "{"):
+        suite.folder.frontier.write_text(content)
+        assert picture() == ""
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"what": "pause-site", "site": "lab"}, "pause-site lab"),
+        ({"what": "limit-site", "site": "aws", "limit": 3}, "limit-site aws"),
+        ({"what": "leave-site", "site": "awz"}, "Did you mean 'aws'?"),
+        ({"what": "resume-site"}, "Valid: aws, box, lab."),
+        ({"what": "pause", "site": "lab"}, "Requested: pause"),
+    ],
+)
+def test_a_site_of_a_suite(client, monkeypatch, body, told):
+    monkeypatch.setattr("headrace_pages.access.visible_sites", lambda _user: None)
+    suite = over_sites(make_suite())
+    assert len(client.get(f"/data/suite?id={suite.run_id}").json()["sites"]) == 3
+    answer = client.post("/act/suite", json={"id": suite.run_id, **body})
+    assert told in answer.text
+    file = suite.folder.controls
+    controls = [Control.model_validate_json(file.read_text())] if answer.status_code == 200 else []
+    assert file.exists() == bool(controls)
+    for control in controls:
+        assert (control.what, control.limit) == (body["what"], body.get("limit"))
+        assert control.site == (body["site"] if "-site" in body["what"] else "")
+        act, *_ = open_ledger().acts(run_id=suite.run_id)
+        assert (act.user, act.through, act.what) == ("ada", "Airflow", body["what"])
 
 
 @pytest.mark.parametrize(

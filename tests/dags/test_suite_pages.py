@@ -15,7 +15,7 @@ from headrace.steps.history import HistoryRow, training_file
 from headrace.suites.records import Control, SuiteSummary
 from support.browser import page
 from support.page_server import Visit, visit
-from support.suite_journal import added, ended, failed, journal, make_suite, started
+from support.suite_journal import added, ended, failed, journal, make_suite, over_sites, started
 
 __all__ = ["page", "visit"]
 
@@ -68,6 +68,35 @@ def test_a_trial_opens_and_shows_what_a_run_shows(page: Page, visit: Visit, suit
     expect(page.get_by_role("table", name="Attempts, the newest first")).to_contain_text("it broke")
     page.get_by_role("link", name="Suite", exact=True).click()
     expect(page.get_by_role("table", name="Trials")).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_sites_are_shown_with_the_price_of_deadlines_and_left(
+    page: Page, visit: Visit, suite: Run, width: int
+):
+    page.set_viewport_size({"width": width, "height": 900})
+    page.emulate_media(color_scheme="dark" if width == 400 else "light")
+    visit(f"suite/?id={over_sites(suite).run_id}")
+    lanes = page.get_by_role("table", name="Sites")
+    box, aws = (lanes.get_by_role("row").filter(has_text=name) for name in ("box", "aws"))
+    expect(box).to_contain_text("ssh: no route to host")
+    for words in ("$0.55", "0 of 2", "limited from 4", "of $3.50", "10 min 00 s"):
+        expect(aws).to_contain_text(words)
+    aws.get_by_role("button", name="Limit aws").click()
+    aws.get_by_label("Most trials at once").fill("3")
+    page.locator("dialog[open]").get_by_role("button", name="Limit").click()
+    expect(page.get_by_text("Requested: limit-site aws")).to_be_visible()
+    box.get_by_role("button", name="Move off box").click()
+    page.locator("dialog[open]").get_by_role("button", name="Move off").click()
+    expect(page.get_by_text("Requested: leave-site box")).to_be_visible()
+    assert asked(suite) == [("limit-site", ()), ("leave-site", ())]
+    picture = page.get_by_role("img", name="US dollars against the time to the end, by policy")
+    for words in ("own-first", "cheapest", "spread", "hours to the end"):
+        expect(picture.get_by_text(words, exact=True)).to_be_visible()
+    expect(picture.locator("circle")).to_have_count(4 + 3 + 1)
+    first = picture.locator("polyline").first
+    assert first.evaluate("it => getComputedStyle(it).stroke") not in ("none", "rgb(0, 0, 0)")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_a_running_trial_is_cancelled_on_its_page(page: Page, visit: Visit, suite: Run):

@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from headrace.recipe.site import RetentionRule, Site, StoreOptions
 from headrace.recipe.teams import known_sites
 from headrace.runs.audit import Actor, note
 from headrace.runs.on_disk import RECORD, mentioned, note_sizes, removable, removal_of
+from headrace.runs.parts import PART, part_records, suite_of_part
 from headrace.staging.cache import evict
 from headrace.staging.staged_folder import StagedFolder
 from headrace.states import BY_HAND, Removal, StepState
@@ -57,24 +58,26 @@ def make_plan(rule: RetentionRule, site: str = "", named: Collection[str] = ()) 
         site: Name of the site; empty for all.
         named: Runs that go whatever their age and end; removed ones are forgotten.
     """
-    rows = measured_runs()
+    every = measured_runs()
+    parts, rows = _apart(every)
     gone = {row.run_id: removal_of(row) for row in rows}
     present = {row.run_id: row for row in rows if not gone[row.run_id]}
     kept = {} if named else _newest_and_best([*present.values()], rule)
     plan = dict[str, Item]()
     for row in rows:
         name, is_named = row.run_id, row.run_id in named
-        size = sum(each for part, each in (row.sizes or {}).items() if part != RECORD)
-        why = stays = ""
+        size, why, stays = _size(row), "", ""
         if removal := gone[name]:
             is_left = size and removal.by != BY_HAND
             why = _FORGET if is_named else _INTERRUPTED if is_left else ""
         elif is_named or (size and not named and _is_old(row, rule, site)):
             why = f"ended {_day(row.finished_at or time.time())}"
-            stays = _why_kept(row, rule, is_named=is_named) or kept.get(name, "")
+            whole = (row, *parts.get(name, ()))
+            whys = (_why_kept(each, rule, is_named=is_named or each is not row) for each in whole)
+            stays = next(filter(None, whys), "") or kept.get(name, "")
         if why:
             plan[name] = Item(kind="run", name=name, num_bytes=size, why=why, stays=stays)
-    names = {run_id: _names(row) for run_id, row in present.items()}
+    names = {run_id: _names(row, *parts.get(run_id, ())) for run_id, row in present.items()}
     going = {item.name for item in plan.values() if not item.stays and item.name in present}
     while more := {
         each: run_id for run_id in names.keys() - going for each in names[run_id] & going
@@ -83,7 +86,41 @@ def make_plan(rule: RetentionRule, site: str = "", named: Collection[str] = ()) 
         for each, run_id in more.items():
             plan[each] = plan[each].model_copy(update={"stays": f"{run_id} refers to it"})
     staying = {run_id: names[run_id] for run_id in names.keys() - going}
-    return [*plan.values(), *(() if named else _others(rule, others(rows, site), staying))]
+    plan |= _with_suites(plan, parts, gone)
+    return [*plan.values(), *(() if named else _others(rule, others(every, site), staying))]
+
+
+def _apart(rows: Iterable[RunRecord]) -> tuple[dict[str, list[RunRecord]], list[RunRecord]]:
+    """Return parts by the ids of their suites, and all other runs, in their order."""
+    parts, others = defaultdict[str, list[RunRecord]](list), list[RunRecord]()
+    for row in rows:
+        suite_id = suite_of_part(row.run_id) if row.kind == PART else None
+        (others if suite_id is None else parts[suite_id]).append(row)
+    return dict(parts), others
+
+
+def _with_suites(
+    plan: Mapping[str, Item],
+    parts: Mapping[str, Sequence[RunRecord]],
+    gone: Mapping[str, Removal | None],
+) -> Iterator[tuple[str, Item]]:
+    """Yield what becomes of parts, by id: the same as of their suite, but after it."""
+    for suite_id, rows in parts.items():
+        item, removal = plan.get(suite_id), gone.get(suite_id)
+        if item is None and (suite_id not in gone or (removal and removal.by != BY_HAND)):
+            why = _INTERRUPTED if suite_id in gone else _FORGET
+            item = Item(kind="run", name=suite_id, num_bytes=0, why=why)
+        for row in rows:
+            if item is None:
+                break
+            size = _size(row)
+            if size or item.why == _FORGET or not removal_of(row):
+                yield row.run_id, item.model_copy(update={"name": row.run_id, "num_bytes": size})
+
+
+def _size(row: RunRecord) -> int:
+    """Return the bytes on disk that go if a run is removed."""
+    return sum(each for part, each in (row.sizes or {}).items() if part != RECORD)
 
 
 def _is_old(row: RunRecord, rule: RetentionRule, site: str) -> bool:
@@ -128,7 +165,13 @@ def _recipe(run_id: str) -> str:
     return run_id.rsplit("-", 3)[0]
 
 
-def _names(row: RunRecord) -> set[str]:
+def _names(*rows: RunRecord) -> set[str]:
+    """Return the names of runs and datasets that a run needs, or a suite with its parts."""
+    found = set[str]().union(*map(_names_of, rows))
+    return found - {row.run_id for row in rows}
+
+
+def _names_of(row: RunRecord) -> set[str]:
     """Return the names of runs and datasets that a run needs.
 
     If it has not ended, it may find its own dataset packed: then `NAME-`, whatever its content, or
@@ -204,7 +247,9 @@ def carry_out(plan: Sequence[Item], by: Actor) -> Iterator[Item]:
         except (HeadraceError, OSError) as error:
             stays = str(storage_error(error, Path()) or error)
         if stays and item.kind == "run":
-            needed |= {item.name, *_names(open_ledger().run(item.name))}
+            parts = part_records(item.name)
+            needed |= {item.name, *_names(open_ledger().run(item.name), *parts)}
+            needed |= {each.run_id for each in parts}
         if not stays:
             run_id = item.name if item.kind == "run" else ""
             note(by, "clean", run_id, f"{item.kind} {item.name}")

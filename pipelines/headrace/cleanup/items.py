@@ -18,6 +18,7 @@ from headrace.recipe.home import home
 from headrace.recipe.teams import known_sites
 from headrace.record import Record
 from headrace.runs.on_disk import note_sizes, sizes_of
+from headrace.runs.parts import suite_of_part
 
 MOST = 10**7
 """More runs than a ledger has."""
@@ -76,7 +77,11 @@ def measure() -> list[Item]:
     rows = measured_runs()
     going_on = sizes_of([row for row in rows if not row.state.is_final])
     parts = [
-        Item(kind=f"{part} of runs", name=row.run_id, num_bytes=num_bytes)
+        Item(
+            kind=f"{part} of runs",
+            name=suite_of_part(row.run_id) or row.run_id,
+            num_bytes=num_bytes,
+        )
         for row in rows
         for part, num_bytes in going_on.get(row.run_id, row.sizes or {}).items()
     ]

@@ -32,6 +32,15 @@ from headrace.record import as_json_values
 SiteOption = Annotated[
     str, typer.Option(help="Name of a site, or a YAML file.", autocompletion=arguments.sites)
 ]
+SitesOption = Annotated[
+    str,
+    typer.Option(
+        help="Name of a site, or a YAML file; several with commas between them share the trials. "
+        "Default: suite.sites of the recipe, else laptop.",
+        autocompletion=arguments.sites,
+        show_default=False,
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 _PIPE_WIDTH = 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from headrace.runs.lifecycle import create_run
 from headrace.runs.lock import begin_in, frozen_environment
 from headrace.runs.names import named, there
 from headrace.runs.origin import Beside, Origin, origin, side_by_side, today
+from headrace.runs.parts import sites_of
 from headrace.runs.runs import RunRequest, run_of_record
 from headrace.status.run_page import compare_page
 from headrace.suites.values import as_overrides
@@ -161,10 +163,14 @@ def _request(before: Origin, site: str) -> RunRequest:
     more = {name: getattr(asked, name) for name in names}
     recipe, suite = Path(before.folder) / run.recipe.name, before.recipe.suite
     overrides = tuple(f"train.{key}={value}" for key, value in before.launch.items())
+    if found.trial is not None and found.folder.path.is_symlink():  # it ran at another site
+        values = (f"{key}={json.dumps(value)}" for key, value in found.trial.values.items())
+        recipe, overrides = run.source, (*values, *overrides)
     if suite is not None:  # interpolations of its source depend on the values of trials
         given = suite.model_dump(mode="json", exclude_defaults=True)
         recipe, overrides = run.source, as_overrides(given)
-    return request_of(str(recipe), overrides, site or str(run.site), **more)
+    sites = ",".join(each.asked for each in sites_of(run).values()) if suite is not None else ""
+    return request_of(str(recipe), overrides, site or sites or str(run.site), **more)
 
 
 def _tell_today(before: Origin, found: Sequence[Beside], console: Console) -> None:

@@ -21,6 +21,7 @@ from headrace.ledger.run_filter import RunFilter
 from headrace.recipe.unix_accounts import account
 from headrace.runs.names import named, there
 from headrace.runs.owners import owner_is_gone
+from headrace.runs.parts import PART, check_whole
 from headrace.states import StepState
 from headrace.status.logs import log_files
 from headrace.status.run import RunRows
@@ -67,7 +68,9 @@ def attach(run_id: RunArgument = None) -> None:
         headrace attach
         headrace attach digits-20260102-030405-0a1b2c3d
     """
-    known = named(run_id).name
+    found = named(run_id)
+    check_whole(found.record, "attach")
+    known = found.name
     try:
         if run_details(known).goes_on:
             tell("Ctrl-C ends only this view: the run continues.")
@@ -91,7 +94,8 @@ def abandoned_runs() -> list[str]:
     """Return the ids of this user's runs whose process on this machine has ended early."""
     states = tuple(state for state in StepState if not state.is_final)
     wanted = RunFilter(limit=_MOST, state=states, kind=("all",), user=(account(),))
-    return [row.run_id for row in open_ledger().find_runs(wanted) if owner_is_gone(row.owner)]
+    rows = (row for row in open_ledger().find_runs(wanted) if row.kind != PART)
+    return [row.run_id for row in rows if owner_is_gone(row.owner)]
 
 
 def logs(

@@ -15,7 +15,14 @@ from rich.console import Console
 
 from headrace.cli import arguments
 from headrace.cli.arguments import NamedRun, Overrides, Recipe, RunArgument
-from headrace.cli.console import JsonOption, SiteOption, open_console, outlive_terminal, tell_json
+from headrace.cli.console import (
+    JsonOption,
+    SiteOption,
+    SitesOption,
+    open_console,
+    outlive_terminal,
+    tell_json,
+)
 from headrace.cli.detaching import Detaching, DetachOption
 from headrace.cli.run_status import abandoned_runs
 from headrace.cli.view import exit_as, print_failures
@@ -33,6 +40,7 @@ from headrace.runs.lifecycle import create_run
 from headrace.runs.names import named, with_model
 from headrace.runs.owners import process_owner
 from headrace.runs.runs import Run, RunRequest, open_run, run_of_record
+from headrace.runs.suite_sites import asked_sites, check_one_site
 from headrace.runs.suites import ask, has_more_to_do
 from headrace.states import StepState
 from headrace.status.run_details import RunDetails, run_details
@@ -102,8 +110,11 @@ def _rehearsed(given: Callable[..., RunRequest], leaving: Detaching, *, as_json:
 
 def request_of(recipe: str, overrides: Sequence[str] | None, site: str, **more: Any) -> RunRequest:
     """Return a request from this terminal; `more` are further fields of `RunRequest`."""
-    if more.get("kind") != "suite":  # the sweeps of a suite are checked when written out
+    if more.get("kind") == "suite":  # its sweeps are checked when written out
+        site, overrides = asked_sites(recipe, overrides or (), site)
+    else:
         check_size(overrides or ())
+        check_one_site(site)
     given = {"recipe": recipe, "site": site, "overrides": tuple(overrides or ()), **more}
     own = {"key": f"cli:{uuid.uuid4().hex}", "owner": process_owner()}
     return RunRequest.model_validate({**given, **own})
@@ -149,22 +160,24 @@ def sweep(
         int | None,
         typer.Option(min=1, help="Points that a sampler proposes, instead of all combinations."),
     ] = None,
-    site: SiteOption = "laptop",
+    site: SitesOption = "",
     detach: DetachOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run many trials of a recipe, by its suite and the arguments.
 
-    The dataset is packed once; then the trials share one lease. The command stays until they have
-    ended. Ctrl-C cancels running trials, and `headrace resume` continues: a complete trial is never
-    run twice. The trials continue if the terminal is closed, and with **--detach** from the start:
-    `headrace attach` shows them in another one. The exit code is 0 if the suite succeeded, even if
-    some trials have failed.
+    The dataset is packed once; then the trials share one lease, or of several sites one of each:
+    `suite.policy`, `suite.deadline` and `suite.budget` say which of the sites are used. The command
+    stays until they have ended. Ctrl-C cancels running trials, and `headrace resume` continues: a
+    complete trial is never run twice. The trials continue if the terminal is closed, and with
+    **--detach** from the start: `headrace attach` shows them in another one. The exit code is 0 if
+    the suite succeeded, even if some trials have failed.
 
     Examples:
         headrace sweep digits data.global_batch_size=32,64 'seed=range(0,3)'
         headrace sweep my-recipe.yaml 'model.lr=tag(log, interval(1e-5, 1e-1))' --trials 50
         headrace sweep digits 'seed=range(0,20)' --detach
+        headrace sweep my-recipe.yaml 'seed=range(0,20)' --site lab,box suite.deadline=8h
     """
     leaving = Detaching(wanted=detach)
     overrides, update = sweep_values.parse(words or (), trials=trials)

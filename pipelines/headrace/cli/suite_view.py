@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.console import duration, plain_table
+from headrace.cli.console import duration, hundredths, plain_table
 from headrace.cli.listing import Listing
 from headrace.cli.words import ABANDONED, cost_words, heading, styled, took_words
 from headrace.ledger.trial_rows import TrialRecord
@@ -20,15 +20,18 @@ from headrace.recipe.suite import Objective
 from headrace.status.suite import SuiteView, state_of
 from headrace.suites.analysis import INTERVAL, PointResult, interval_words, spread_words, varying
 from headrace.suites.names import short_keys
+from headrace.suites.records import SiteSummary
 
 _MOST_RUNNING = 10
 _MOST_METRICS = 3
+_COUNTED = ("running", "waiting", "ended")
 
 
 def trials_list(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) -> Listing:
     """Return a list with a row for each trial."""
     metrics = [each.metric for each in objectives]
-    titles = ("#", "state", "differs in", *metrics, "time", "node", "why it failed")
+    sites = ["site"] if any(row.site for row in rows) else []
+    titles = ("#", "state", "differs in", *metrics, "time", *sites, "node", "why it failed")
     listed = Listing(*titles, figures=("#", *metrics, "time"))
     keys = varying(rows) or tuple(dict.fromkeys(key for row in rows for key in row.values))
     names = short_keys(keys)
@@ -41,6 +44,7 @@ def trials_list(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) ->
             values_words(values) or row.name,
             *("" if value is None else f"{value:.5g}" for value in given),
             took_words(row),
+            *(row.site for _ in sites),
             row.node,
             _cause(row),
         )
@@ -65,6 +69,32 @@ def folds_table(point: PointResult, objectives: Sequence[Objective]) -> Table:
     folds = (*point.folds.items(), ("all", point.spread))
     rows = ((str(fold), str(at.count if at else 0), spread_words(at)) for fold, at in folds)
     return plain_table("fold", figures=("trials", _objective(objectives)), rows=rows)
+
+
+def sites_table(sites: Sequence[SiteSummary], *, goes_on: bool = True) -> Table:
+    """Return a table with a row for each of several sites; US dollars so far and at the end."""
+    table = plain_table("site", "state", figures=("slot/h", *_COUNTED, "cost", "expected", "left"))
+    for each in sites:
+        table.add_row(
+            each.site,
+            _site_state(each),
+            "free" if each.usd_per_hour == 0 else _usd(each.usd_per_hour),
+            f"{each.running}/{each.slots if each.limit is None else min(each.slots, each.limit)}",
+            f"{each.assigned:,}",
+            f"{each.ended:,}",
+            _usd(each.usd),
+            _usd(each.expected_usd),
+            duration(each.eta_s) if goes_on else "",
+        )
+    return table
+
+
+def _site_state(site: SiteSummary) -> str:
+    return f"{site.state}: {site.why}" if site.why else site.state
+
+
+def _usd(value: float | None) -> str:
+    return "?" if value is None else f"${hundredths(value)}"
 
 
 def _objective(objectives: Sequence[Objective]) -> str:
@@ -100,7 +130,8 @@ def live(view: SuiteView) -> RenderableType:
     table = [running] if view.running else []
     state = styled(view.state.value, shown=_state_words(view))
     head = heading(view, state, f" · {duration(view.elapsed_s)}")
-    return Group(head, bar, *table, *notes, *_foot(view))
+    sites = [sites_table(view.sites)] if view.sites else []
+    return Group(head, bar, *sites, *table, *notes, *_foot(view))
 
 
 def _newest(metrics: Mapping[str, float], first: Sequence[str]) -> str:
@@ -111,15 +142,24 @@ def _newest(metrics: Mapping[str, float], first: Sequence[str]) -> str:
 
 def closing(view: SuiteView) -> RenderableType:
     """Return what is shown of the trials of a suite that has ended."""
-    return Group(Text(_counts(view)), *_foot(view.model_copy(update={"cost": None})))
+    sites = [sites_table(view.sites, goes_on=False)] if view.sites else []
+    return Group(Text(_counts(view)), *sites, *_foot(view.model_copy(update={"cost": None})))
 
 
 def counts_words(view: SuiteView) -> str:
-    """Return the state of a suite in a line."""
+    """Return the state of a suite in a line, and one for each of several sites."""
     left = f", {_left(view)} left" if view.eta_s is not None else ""
     best_trial = _best(view)
     best = f", {_best_title(view)} {best_trial}" if best_trial else ""
-    return f"{_state_words(view)}: {_counts(view)}{best}{left}"
+    return "\n".join(
+        (f"{_state_words(view)}: {_counts(view)}{best}{left}", *map(_site_words, view.sites))
+    )
+
+
+def _site_words(site: SiteSummary) -> str:
+    values = (site.running, site.assigned, site.ended)
+    counts = ", ".join(f"{value:,} {name}" for value, name in zip(values, _COUNTED, strict=True))
+    return f"  {site.site}: {counts}, {_usd(site.usd)} so far, {_site_state(site)}"
 
 
 def _best(view: SuiteView) -> str:

@@ -13,7 +13,7 @@ import typer
 from headrace.cli import arguments
 from headrace.cli.arguments import AnySuite, OneSuite
 from headrace.cli.console import JsonOption, open_console, tell_json
-from headrace.cli.suite_view import points_table, trials_list
+from headrace.cli.suite_view import points_table, sites_table, trials_list
 from headrace.errors import UserError
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
@@ -21,6 +21,7 @@ from headrace.ledger.rows import RunRecord
 from headrace.ledger.trial_rows import TRIAL_ORDERS, TrialRecord
 from headrace.runs.suites import ask, ask_for_more, sought_by
 from headrace.states import StepState
+from headrace.status.run import summary_of
 from headrace.status.suite import find_suite, state_of
 from headrace.suites.analysis import points
 from headrace.suites.records import PRUNED
@@ -58,6 +59,7 @@ def show(
 ) -> None:
     """Show the trials of a suite: different values, objective, time, node, why one failed.
 
+    A suite over several sites also shows these: state, price, trials, cost, time left.
     With **--points**, trials that differ only by fold and seed are one row, with mean, standard
     deviation and the 95 % confidence interval of the mean.
 
@@ -80,6 +82,8 @@ def show(
     if as_json:
         tell_json([{**asdict(row), "state": state_of(row)} for row in rows])
         return
+    if (summary := summary_of(record)[0]) and summary.sites:
+        console.print(sites_table(summary.sites, goes_on=not record.state.is_final), "")
     console.print(trials_list(rows, objectives))
     counts = open_ledger().trials_counted([record.run_id]).get(record.run_id, {})
     total = sum(counts.values())
@@ -187,6 +191,49 @@ def add(
     record = find_suite(words[0] if is_named else None, _MOST_NAMED)
     count = ask_for_more(record, words[1:] if is_named else words, priority)
     _tell(record, f"add {count} {'trial' if count == 1 else 'trials'}")
+
+
+@app.command()
+def site(
+    words: Annotated[
+        list[str],
+        arguments.a_suite("Id of the suite, if there are several; name of the site.", "SUITE|SITE"),
+    ],
+    pause: Annotated[
+        bool | None, typer.Option("--pause/--resume", help="Start no more trials there, or again.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=0, help="Most trials at once there; 0: no limit.")
+    ] = None,
+    leave: Annotated[
+        bool, typer.Option("--leave", help="Pause it; move its trials to the other sites.")
+    ] = False,
+) -> None:
+    """Pause, limit or leave one of several sites of a suite.
+
+    A trial that moves to another site continues from its last checkpoint.
+
+    Examples:
+        headrace suite site digits-20260102-030405-0a1b2c3d box --pause
+        headrace suite site box --resume
+        headrace suite site aws --limit 4
+        headrace suite site aws --leave
+    """
+    given = (pause is not None) + (limit is not None) + leave
+    if len(words) > 2 or given != 1:
+        what = f"{len(words)} names" if len(words) > 2 else f"{given} options"
+        hint = "Give one site and one of --pause, --resume, --limit N, --leave."
+        raise UserError(f"A command for a site was given {what}", hint)
+    record, name = find_suite(words[0] if len(words) > 1 else None, _MOST_NAMED), words[-1]
+    if limit is not None:
+        most = f"{limit} {'trial' if limit == 1 else 'trials'}"
+        asked = f"run at most {most} at once on {name}" if limit else f"not limit {name}"
+        _ask(record, "limit-site", asked, site=name, limit=limit or None)
+    elif leave:
+        _ask(record, "leave-site", f"move its trials off {name}", site=name)
+    else:
+        asked = f"start {'no more ' if pause else ''}trials on {name}"
+        _ask(record, "pause-site" if pause else "resume-site", asked, site=name)
 
 
 def _rows(run_id: str, state: TrialState | None, sort: str, limit: int) -> tuple[TrialRecord, ...]:

@@ -63,7 +63,7 @@ class Watching:
         self._why: dict[str, str] = {}
         self._dashboard_url = ""
         self._remarks: tuple[str, ...] = ()
-        self._counted: tuple[bool, dict[str, int]] = (False, {})
+        self._counted: tuple[bool, dict[str, int], dict[str, str]] = (False, {}, {})
 
     def __enter__(self) -> Callable[[], None]:
         self._inform(partial(self._console.print, f"run: {self._run_id}"))
@@ -107,7 +107,8 @@ class Watching:
 
     def count(self, suite: SuiteView) -> None:
         """Print trials by state in a line after a change, not too often, and at their end."""
-        counted = (suite.state.is_final, suite.trials.counts)
+        states = {each.site: str(each.state) for each in suite.sites}
+        counted = (suite.state.is_final, suite.trials.counts, states)
         if counted != self._counted and (suite.state.is_final or self._counts()):
             self._counted = counted
             self._console.print(of_suites.counts_words(suite), soft_wrap=True)

@@ -27,6 +27,7 @@ from headrace.runs.lifecycle import recorded
 from headrace.runs.names import there
 from headrace.runs.on_disk import note_sizes
 from headrace.runs.origin import origin
+from headrace.runs.parts import part_records
 from headrace.runs.runs import outputs_of, run_of_folder, run_of_record
 from headrace.states import StepState
 
@@ -58,6 +59,10 @@ def write_package(record: RunRecord, file: Path, *, with_data: bool) -> None:
     tops = {f"runs/{run_id}": run.folder.path}
     tops |= {f"leases/{x.lease_id}": Path(x.folder) for x in open_ledger().leases(run_id=run_id)}
     folders = {str(run.site_folder.path): "", run.site.folder: ""}
+    for part in part_records(run_id):  # links of trials lead there
+        folders[part.folder] = f"runs/{run_id}"
+    links = (each for each in run.folder.trials.glob("*") if each.is_symlink())
+    tops |= {f"runs/{run_id}/trials/{each.name}": each.resolve() for each in links}
     if with_data:
         data = Path(dataset).expanduser()
         if not dataset or not data.is_dir():

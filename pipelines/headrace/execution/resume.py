@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from headrace.errors import RecipeError, SiteError, StepError
+from headrace.errors import RecipeError, SiteError, StepError, UserError
 from headrace.execution.reap import end_steps
 from headrace.files.atomic import is_there, write_json, write_record
 from headrace.ledger.ledger import open_ledger
@@ -21,6 +21,7 @@ from headrace.runs.code_snapshot import allowing_copy, copied_anew, put_in_place
 from headrace.runs.lifecycle import owned_by
 from headrace.runs.names import there
 from headrace.runs.owners import owner_process
+from headrace.runs.parts import check_whole, sites_of
 from headrace.runs.resolve import resolve
 from headrace.runs.runs import Run, check_files, files_digest, open_run, run_of_record
 
@@ -33,6 +34,7 @@ def take_over_run(run_id: str, owner: str, changes: str = "") -> Run:
         StepError: Its owner still works on it, or another process takes it over just now.
     """
     record = there(run_id).record
+    check_whole(record, "resume")
     run = run_of_record(record)
     by = Actor.here()
     check_access(run.site_now, by, "resume", run_id, changes)
@@ -67,7 +69,13 @@ def take_over_changed(
         RecipeError: An override changes the run's outcome, or cannot be used.
         SiteError: The site has another folder, or cannot be used. Others: as `take_over_run`.
     """
-    changed, resumption = _changed(open_run(run_id), overrides, site)
+    before = open_run(run_id)
+    if sites_of(before.folder):
+        raise UserError(
+            f"Suite {run_id} runs on several sites, and its parts keep their sites, code and size",
+            f"Go on without changes: headrace resume {run_id}. Or begin another suite.",
+        )
+    changed, resumption = _changed(before, overrides, site)
     code = copied_anew(changed.folder) if new_code else ()
     old = take_over_run(run_id, owner, resumption.words + " --new-code" * new_code)
     end_steps(old, f"the run goes on with changes: {resumption.words}")

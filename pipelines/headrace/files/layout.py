@@ -140,6 +140,8 @@ class RunFolder(Folder):
     """Request: its user and its content."""
     prediction = Entry("prediction.json")
     """Forecast of the run at its begin."""
+    frontier = Entry("frontier.json")
+    """Forecasts of a suite over several sites at its begin: ends and costs by policy, deadline."""
     eta = Entry("eta.json")
     """End that was announced last; absent until it has moved far from the forecast."""
     log = Entry("run.log")

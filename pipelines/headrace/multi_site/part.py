@@ -65,22 +65,17 @@ def is_served(part: RunFolder) -> bool:
         return not is_free
 
 
-def serve(part_id: str) -> None:
-    """Carry out a part to its end, unless another process does; see `execute`."""
-    run = open_run(part_id)
-    with at_once(run.folder.path / _LOCK) as is_free:
-        if not is_free:
-            logger.info("Another process carries out %s", part_id)
-            return
-        why = ""
-        try:
-            _carry_out(run)
-        except (HeadraceError, KeyboardInterrupt) as error:
-            stopped = isinstance(error, KeyboardInterrupt)
-            why = "the suite has ended" if stopped else str(error)
-            if not open_ledger().run(part_id).state.is_final:  # before its first step
-                end_run(run, StepState.CANCELLED if stopped else StepState.FAILED, why)
-        _note(run, phase="ended", why=why)
+def serve(run: Run) -> None:
+    """Carry out a part to its end, and record how it ended."""
+    why = ""
+    try:
+        _carry_out(run)
+    except (HeadraceError, KeyboardInterrupt) as error:
+        stopped = isinstance(error, KeyboardInterrupt)
+        why = "the suite has ended" if stopped else str(error)
+        if not open_ledger().run(run.run_id).state.is_final:  # before its first step
+            end_run(run, StepState.CANCELLED if stopped else StepState.FAILED, why)
+    _note(run, phase="ended", why=why)
 
 
 def _carry_out(run: Run) -> None:
@@ -187,16 +182,23 @@ def _note(run: Run, **changes: Any) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Carry out a part; with `--detach` in a process that is no descendant of the caller."""
-    if "--detach" in arguments:
-        if os.fork() != 0:
-            os._exit(0)
-        os.setsid()
+    """Carry out a part, unless another process does.
+
+    With `--detach` a process does that which is no descendant of the caller; this one ends then.
+    """
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    tell_children()
-    serve(arguments[0])
+    run = open_run(arguments[0])
+    with at_once(run.folder.path / _LOCK) as is_free:
+        if not is_free:
+            return
+        if "--detach" in arguments:
+            if os.fork() != 0:
+                os._exit(0)  # the fork holds the lock
+            os.setsid()
+        tell_children()
+        serve(run)
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ def _checked(
         sites = suite_sites(loaded, user, by, is_from_terminal=is_from_terminal)
         if sites:
             recipe, site = over_sites(recipe, site, sites)
-    return recipe, site, source, sites
+    return recipe, site, source, sites if len(sites) > 1 else {}
 
 
 def finish_run(run: Run, state: StepState) -> None:

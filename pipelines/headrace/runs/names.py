@@ -13,6 +13,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.runs.on_disk import check_there
+from headrace.runs.parts import suite_of_part
 from headrace.runs.suites import is_suite, sought_by
 from headrace.suites.records import FOLD
 
@@ -49,7 +50,8 @@ def named(name: str | None = None) -> Named:
     newest = open_ledger().runs(limit=1) if run_id == "latest" else ()
     if run_id == "latest" and not newest:
         raise UnknownNameError("There are no runs yet", "Start one: headrace run digits")
-    record = newest[0] if newest else open_ledger().run(run_id)
+    found = newest[0].run_id if newest else run_id
+    record = open_ledger().run((suite_of_part(found) or found) if newest else found)
     if not colon:
         return Named(record=record)
     if not is_suite(record) or not re.fullmatch("[0-9]{1,9}", number):

@@ -54,8 +54,8 @@ def sizes_of(rows: Sequence[RunRecord]) -> dict[str, dict[str, int]]:
 def _parts(folder: Path) -> Iterator[tuple[str, Path]]:
     for path in folder.iterdir() if os.access(folder, os.R_OK) else ():  # not another user's
         if path.name == "trials":
-            for trial in path.iterdir():
-                yield from _parts(trial)
+            for trial in path.iterdir():  # a link leads to a part of the suite
+                yield from () if trial.is_symlink() else _parts(trial)
         else:
             yield _PARTS.get(path.name, "other" if path.is_dir() else RECORD), path
 

@@ -16,6 +16,7 @@ from headrace.objects.store import is_remote
 from headrace.recipe.difference import essence, flattened
 from headrace.recipe.recipe import Recipe
 from headrace.record import Figures, Record
+from headrace.runs.code_snapshot import with_code_of
 from headrace.runs.code_state import UNKNOWN, CodeSnapshot, code_state
 from headrace.runs.names import named
 from headrace.runs.on_disk import removal_of
@@ -84,7 +85,7 @@ def origin(name: str) -> Origin:
             raise removed(run_id, gone)
         raise StepError(f"{name} has not begun: {folder.recipe} does not exist")
     if trial is not None:
-        _check_recipe(name, suite, trial, recipe)
+        recipe = _checked_recipe(name, suite, trial, recipe)
     packed = outputs_of(run.request.of or run_id).get("pack", {})
     trained = _trained(suite, trial.number) if trial else outputs_of(run_id).get("train", {})
     made_with, diff = read_provenance(suite), read_bytes(suite.diff)
@@ -135,14 +136,22 @@ def side_by_side(origins: Sequence[Origin]) -> tuple[Beside, ...]:
     return tuple(found)
 
 
-def _check_recipe(name: str, suite: RunFolder, row: TrialRecord, recipe: Recipe) -> None:
-    """Refuse a trial's recipe that differs from the suite's with its values."""
-    source = read_bytes(suite.source)
-    if source is not None:
-        from headrace.suites.points import trial_recipe  # imports Optuna
+def _checked_recipe(name: str, suite: RunFolder, row: TrialRecord, recipe: Recipe) -> Recipe:
+    """Return a trial's recipe; refuse one that differs from the suite's with its values.
 
-        if essence(trial_recipe(json.loads(source), row.values)) != essence(recipe):
-            raise edited("recipe", name, suite.trial(row.number))
+    That of a trial at another site has code and dataset of there: the suite's is returned.
+    """
+    folder = suite.trial(row.number)
+    part = RunFolder(folder.path.resolve()).whole if folder.path.is_symlink() else suite
+    source, whole = read_bytes(part.source), read_bytes(suite.source)
+    if source is None or whole is None:
+        return recipe
+    from headrace.suites.points import trial_recipe  # imports Optuna
+
+    values = with_code_of(row.values, suite, part)
+    if essence(trial_recipe(json.loads(source), values)) != essence(recipe):
+        raise edited("recipe", name, folder)
+    return recipe if part is suite else trial_recipe(json.loads(whole), row.values)
 
 
 def _trained(suite: RunFolder, number: int) -> Mapping[str, Any]:

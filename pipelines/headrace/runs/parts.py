@@ -27,6 +27,8 @@ class SuiteSite(Record):
     """Its name or file, as of `RunRequest.site`."""
     site: Site
     """The resolved site."""
+    place: int
+    """Its place in `suite.sites`, from 0."""
 
 
 class PartStatus(Record):
@@ -74,10 +76,9 @@ def part_status(folder: RunFolder) -> PartStatus:
 
 
 def sites_of(suite: RunFolder) -> dict[str, SuiteSite]:
-    """Return the sites of a suite over several, in order of their names; else none."""
-    files = sorted(suite.sites.glob("*.json"))
-    found = ((file.stem, read_record(file, SuiteSite)) for file in files)
-    return {name: each for name, each in found if each is not None}
+    """Return the sites of a suite over several by name, in the order of `suite.sites`."""
+    found = filter(None, (read_record(file, SuiteSite) for file in suite.sites.glob("*.json")))
+    return {each.site.name: each for each in sorted(found, key=lambda each: each.place)}
 
 
 def check_whole(record: RunRecord, what: str) -> None:

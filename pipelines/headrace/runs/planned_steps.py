@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from headrace.errors import UnknownNameError, nearest
+from headrace.states import DRIVER_ROLE
 
 if TYPE_CHECKING:  # lists of runs read no recipes
     from headrace.recipe.recipe import Recipe
@@ -53,6 +54,8 @@ def steps_of(recipe: Recipe, kind: str) -> tuple[PlannedStep, ...]:
         return (PlannedStep(name="evaluate", kind="evaluate", role=role, needs=data),)
     if kind not in KINDS:
         return (PlannedStep(name=kind, kind=kind, role=role),)
+    if kind == "suite" and recipe.suite is not None and recipe.suite.sites:
+        return (*packing, PlannedStep(name="suite", kind="sites", role=DRIVER_ROLE, needs=data))
     if kind in ("suite", "part"):
         return (*packing, PlannedStep(name="suite", kind="suite", role=role, needs=data))
     checkpoint = ("checkpoint", "train", "checkpoint")

@@ -17,7 +17,7 @@ from headrace.recipe.site import Role, Site
 from headrace.recipe.teams import Sites
 from headrace.runs.costs import BudgetRow
 from headrace.runs.planned_steps import steps_of
-from headrace.runs.prediction import Ahead, Prediction, StepSeen
+from headrace.runs.prediction import Ahead, Frontier, Prediction, StepSeen
 from headrace.runs.runs import Run
 from headrace.steps.step_kinds import StepOptions
 
@@ -63,6 +63,10 @@ class Planner:
 
     def ahead(self, folder: RunFolder, steps: Sequence[StepSeen]) -> Ahead | None:
         """Return the forecast of a running run; None without a forecast."""
+        return None
+
+    def frontier(self, run: Run) -> Frontier | None:
+        """Return forecasts of a suite over several sites; None without these."""
         return None
 
 
@@ -124,9 +128,13 @@ def note_prediction(run: Run) -> None:
     file, asked = run.folder.prediction, run.request
 
     def forecast() -> Prediction | None:
-        if read_record(file, Prediction) is not None:
-            return None
+        if asked.kind == "part" or read_record(file, Prediction) is not None:
+            return None  # the trials of a part come later
         return planner().predict(run.recipe, run.site, asked.kind, asked.options)
 
     if found := inform(run.folder, "forecast", forecast, Prediction):
         inform(run.folder, "forecast", partial(write_record, file, found))
+    if asked.kind == "suite" and run.recipe.suite is not None and run.recipe.suite.sites:
+        asked_of = partial(planner().frontier, run)
+        if points := inform(run.folder, "frontier", asked_of, Frontier, DECISION_S):
+            inform(run.folder, "frontier", partial(write_record, run.folder.frontier, points))

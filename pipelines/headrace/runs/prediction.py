@@ -75,3 +75,29 @@ class Ahead(Record):
     def of(cls, prediction: Prediction) -> Ahead:
         """Return the forecast of a run that has no remaining time."""
         return cls(predicted_s=prediction.seconds, predicted_half_s=prediction.half_s)
+
+
+class Interval(Record):
+    """A mean, and the interval around it with a probability of 0.8."""
+
+    low: float
+    mean: float
+    high: float
+
+
+class FrontierPoint(Record):
+    """Forecast of a suite over several sites for a policy and a deadline."""
+
+    policy: str
+    deadline_s: float | None = None
+    """Seconds from its start; null: none."""
+    makespan_s: Interval
+    """Seconds from its start to its end."""
+    usd: Interval
+    """US dollars of all its sites."""
+
+
+class Frontier(Record):
+    """`frontier.json` of a suite: what it costs to end earlier, by policies."""
+
+    points: tuple[FrontierPoint, ...]

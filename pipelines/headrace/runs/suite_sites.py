@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from headrace.clusters.images import on_site
@@ -13,7 +13,7 @@ from headrace.files.machine import free_bytes
 from headrace.objects.store import is_remote, read_manifest_at
 from headrace.recipe.dataset import DatasetSpec
 from headrace.recipe.fit import check_role
-from headrace.recipe.load import load_site, locate
+from headrace.recipe.load import load_recipe, load_site, locate
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.recipe.suite import SuiteSpec
@@ -25,6 +25,38 @@ from headrace.states import DRIVER_ROLE
 
 _LIFETIME_S = 7 * 86400.0
 _FILES = (".yaml", ".yml", ".json")
+
+
+def asked_sites(recipe: str, overrides: Sequence[str], sites: str) -> tuple[str, tuple[str, ...]]:
+    """Return the site of a suite, and the overrides with all its sites if there are several.
+
+    Args:
+        recipe: Name or file of the recipe.
+        overrides: Changes to it.
+        sites: Names or files with commas between them; they replace `suite.sites` of the recipe.
+            Empty: these, or `laptop`.
+    """
+    names = [each.strip() for each in sites.split(",") if each.strip()]
+    if len(names) > 1:
+        return names[0], (*overrides, f"suite.sites=[{','.join(names)}]")
+    suite = load_recipe(recipe, overrides).suite
+    known = suite.sites if suite else ()
+    if names:
+        return names[0], (*overrides, "suite.sites=[]") if known else (*overrides,)
+    return known[0] if known else "laptop", (*overrides,)
+
+
+def check_one_site(site: str) -> None:
+    """Refuse several sites for what is not a suite.
+
+    Raises:
+        UserError: There are commas between their names.
+    """
+    if "," in site:
+        raise UserError(
+            f"--site is '{site}', several sites, but only a suite runs on several",
+            "Name one; or run its trials: headrace sweep RECIPE --site A,B.",
+        )
 
 
 def with_driver(site: Site) -> Site:
@@ -74,9 +106,9 @@ def suite_sites(
         SiteError: One of the sites cannot be used; the message has all that cannot, and why.
     """
     found, problems = dict[str, SuiteSite](), list[str]()
-    for asked in recipe.suite.sites if recipe.suite else ():
+    for place, asked in enumerate(recipe.suite.sites if recipe.suite else ()):
         try:
-            each = _suite_site(recipe, asked, user, by, is_from_terminal=is_from_terminal)
+            each = _suite_site(recipe, place, user, by, is_from_terminal=is_from_terminal)
             if each.site.name in found:
                 raise UserError(f"it is site '{each.site.name}', which is named twice")
             problems += (f"{asked}: {why}" for why in _lacking(recipe, each.site))
@@ -93,8 +125,9 @@ def suite_sites(
 
 
 def _suite_site(
-    recipe: Recipe, asked: str, user: str | None, by: str, *, is_from_terminal: bool
+    recipe: Recipe, place: int, user: str | None, by: str, *, is_from_terminal: bool
 ) -> SuiteSite:
+    asked = (recipe.suite or SuiteSpec()).sites[place]
     is_file = asked.endswith(_FILES)
     if is_file and not is_from_terminal:
         raise UserError("it is a file; in Airflow sites have names")
@@ -102,8 +135,8 @@ def _suite_site(
     check_user(site, by)
     dataset = recipe.dataset
     if dataset is not None and not is_remote(dataset.path or ""):  # its copy there
-        place = Path(site.folder).expanduser().absolute() / "datasets" / dataset.name
-        dataset = DatasetSpec(name=dataset.name, path=str(place))
+        copy = Path(site.folder).expanduser().absolute() / "datasets" / dataset.name
+        dataset = DatasetSpec(name=dataset.name, path=str(copy))
     resolved, site = resolve(
         recipe.model_copy(update={"dataset": dataset}),
         site,
@@ -112,7 +145,8 @@ def _suite_site(
     )
     check_role(resolved, site)
     check_targets(resolved, site)
-    return SuiteSite(asked=str(locate("sites", asked).absolute()) if is_file else asked, site=site)
+    asked = str(locate("sites", asked).absolute()) if is_file else asked
+    return SuiteSite(asked=asked, site=site, place=place)
 
 
 def _lacking(recipe: Recipe, site: Site) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
-from headrace.errors import UnknownNameError, UserError
+from headrace.errors import UnknownNameError, UserError, nearest
 from headrace.files.atomic import read_bytes, read_record
 from headrace.files.layout import RunFolder
 from headrace.files.lines import append_line
@@ -24,6 +24,7 @@ from headrace.suites.records import FAILED, CommandsApplied, Control, Point, Tri
 
 _Content = TypeAdapter(dict[str, Any])
 _LATER = ("retry", "add", "assign")
+_STEPS = ("suite", "sites")
 _LATER_LINES = tuple(f'{{"what":"{what}"'.encode() for what in _LATER)
 _APPLIED = b'{"event":"heeded"'
 
@@ -88,8 +89,9 @@ def ask(
         more: Further fields of `Control`.
 
     Raises:
-        UserError: The suite has ended or was removed, or the command does not apply to a trial.
-        UnknownNameError: A trial does not exist.
+        UserError: The suite has ended or was removed, or has only one site, or the command does not
+            apply to a trial.
+        UnknownNameError: A trial or the site does not exist.
     """
     if record.state.is_final and what not in _LATER:
         raise UserError(
@@ -100,6 +102,8 @@ def ask(
     check_there(record)
     if numbers:
         _check(record.run_id, what, numbers)
+    if what.endswith("-site"):
+        details = _check_site(record, **more)
     by = by or Actor.here()
     content = {"what": what, "by": str(by), "numbers": tuple(numbers), **more}
     control = parse(Control, content, f"The command for suite {record.run_id}")
@@ -149,7 +153,7 @@ def further_points(
 
 def has_more_to_do(run: RunFolder, step_kind: str = "suite") -> bool:
     """Whether a suite step succeeded before it applied all commands for further trials."""
-    asked = (read_bytes(run.controls) or b"").splitlines() if step_kind == "suite" else []
+    asked = (read_bytes(run.controls) or b"").splitlines() if step_kind in _STEPS else []
     if not asked:
         return False
     applied = 0
@@ -157,6 +161,22 @@ def has_more_to_do(run: RunFolder, step_kind: str = "suite") -> bool:
         if line.startswith(_APPLIED):
             applied = max(applied, CommandsApplied.model_validate_json(line).lines)
     return any(line.startswith(_LATER_LINES) for line in asked[applied:])
+
+
+def _check_site(record: RunRecord, site: str = "", limit: int | None = None) -> str:
+    """Return the site and its limit for the audit; raise unless the suite has several sites."""
+    from headrace.recipe.recipe import Recipe  # as above
+
+    recipe = read_record(RunFolder(Path(record.folder)).recipe, Recipe)
+    names = recipe.suite.sites if recipe and recipe.suite else ()
+    if not names:
+        raise UserError(
+            f"Suite {record.run_id} has only one site: {record.site_name}",
+            "Commands for a site are for suites over several: headrace sweep --site a,b.",
+        )
+    if site not in names:
+        raise UnknownNameError(f"Suite {record.run_id} has no site '{site}'", nearest(site, names))
+    return site if limit is None else f"{site}: at most {limit}"
 
 
 def _check(run_id: str, what: str, numbers: Sequence[int]) -> None:

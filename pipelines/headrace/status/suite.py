@@ -25,15 +25,15 @@ from headrace.status.run import RunRows, RunView, Trials, by_ledger, summary_of
 from headrace.status.run_list import ActView, acts_of
 from headrace.status.traits import traits_of
 from headrace.suites.analysis import PointResult, points
-from headrace.suites.records import FOLD, PRUNED, RunningTrial, SuiteSummary
+from headrace.suites.records import FOLD, PRUNED, RunningTrial, SiteSummary, SuiteSummary
 
 _MOST_CHANGED = 2000
 """With more changes all trials are sent."""
 _MOST_LETTERS = 300
 _MOST_POINTS = 20
 _OF_ROWS = (
-    *("number", "name", "objective", "started_at", "finished_at", "attempts", "node", "usd"),
-    "energy_wh",
+    *("number", "name", "objective", "started_at", "finished_at", "attempts", "site", "node"),
+    *("usd", "energy_wh"),
 )
 
 
@@ -54,6 +54,8 @@ class SuiteView(RunView):
     """Half of the 80 % interval of the end, in seconds."""
     running: tuple[RunningTrial, ...] = ()
     """At most the first hundred."""
+    sites: tuple[SiteSummary, ...] = ()
+    """Each of several sites; empty: there is only that of the run."""
 
 
 class SuitePage(SuiteView):
@@ -80,6 +82,8 @@ class TrialColumns(Record):
     started_at: tuple[float | None, ...]
     finished_at: tuple[float | None, ...]
     attempts: tuple[int, ...]
+    site: tuple[str, ...]
+    """Site of the newest attempt, or that it waits for; empty: that of the suite."""
     node: tuple[str, ...]
     usd: tuple[float | None, ...]
     energy_wh: tuple[float | None, ...]
@@ -223,6 +227,7 @@ def _view(rows: RunRows) -> SuiteView:
         point=point,
         eta_error_s=summary.eta_error_s if goes_on else None,
         running=summary.running if goes_on else (),
+        sites=summary.sites,
     )
 
 

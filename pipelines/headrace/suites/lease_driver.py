@@ -12,9 +12,9 @@ from headrace.clusters.cancellable_call import GRACE_S
 from headrace.clusters.shared_calls import EndedCall, SharedCalls
 from headrace.errors import HeadraceError, LeaseEndsError, StepError
 from headrace.files.atomic import is_there, read_text
+from headrace.states import StepState
 from headrace.steps.context import StepContext
 from headrace.steps.mailbox import StepResult
-from headrace.states import StepState
 from headrace.suites.driver import SuiteDriver
 from headrace.suites.event_log import Journal
 from headrace.suites.nodes import AskedNode, Capacity, SuiteNodes

@@ -391,7 +391,7 @@ class AssignedTrials(PointSource):
     """Trials of a part of a suite over several sites: they are assigned by commands."""
 
     def __init__(self, recipe: Recipe) -> None:
-        super().__init__(recipe)
+        self._recipe, self._suite_state = recipe, SuiteState()  # it names no trials
         self._count, self._left = 0, iter(())
         self._is_closed, self._idle_s = False, time.monotonic()
 

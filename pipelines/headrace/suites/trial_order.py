@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import NormalDist
 
 from headrace.entry_points import load_group
 from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
 from headrace.record import Record
 from headrace.states import StepState
 from headrace.suites.suite_state import SuiteState, TrialState
 
 GROUP = "headrace.forecast"
 """Entry point: a class that derives from `TrialOrder`."""
+
+ASSUMED_START_S = 300.0
+"""Seconds from a request for nodes elsewhere to running work, if no earlier run shows it."""
 
 
 class Eta(Record):
@@ -58,6 +62,19 @@ class TrialOrder:
     def expected(self, suite_state: SuiteState) -> dict[int, float] | None:
         """Return the seconds of waiting trials by number, for a new order; None: keep the old."""
         return None
+
+    def speeds(
+        self, site_names: Sequence[str], suite_state: SuiteState | None = None
+    ) -> dict[str, float]:
+        """Return the speeds of several sites, relative to the first; 1 if unknown."""
+        return dict.fromkeys(site_names, 1.0)
+
+    def start_s(self, site: Site, role_name: str) -> float:
+        """Return the expected seconds from a request for a role's nodes until they begin a trial.
+
+        The wait in a queue, boot and copies of the dataset are part of them.
+        """
+        return 0.0 if site.roles[role_name].is_here else ASSUMED_START_S
 
 
 def elapsed_s(trial: TrialState) -> float:

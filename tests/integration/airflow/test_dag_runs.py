@@ -137,6 +137,9 @@ def test_a_suite_is_four_tasks_and_cleared_it_runs_no_trial_again(airflow_servic
     own_data = [airflow_service.trigger(OWN_DATA), _own_suite(airflow_service)]
     words = ["train.function.x=1,2", "seed=range(0,3)"]
     dag_run = airflow_service.trigger("objective", overrides=words, dag_id=_DAG_ID)
+    spread = {"sites": [SITE, NARROW_SITE], "policy": "spread", "deadline": "2h", "budget": None}
+    conf = {"recipe": "objective", "site": NARROW_SITE, "overrides": words, **spread}
+    over_sites = airflow_service.api.trigger(_DAG_ID, conf)
     assert airflow_service.wait_end(dag_run, dag_id=_DAG_ID) == "success"
     assert set(airflow_service.task_states(dag_run, _DAG_ID).values()) == {"success"}
     assert len(airflow_service.tasks(dag_run, _DAG_ID)) == 4
@@ -161,6 +164,25 @@ def test_a_suite_is_four_tasks_and_cleared_it_runs_no_trial_again(airflow_servic
     airflow_service.assert_books_closed(run_id)
     for dag_id, own in zip((DAG_ID, _DAG_ID), own_data, strict=True):
         _check_own_data(airflow_service, dag_id, own)
+    _check_sites(airflow_service, over_sites)
+
+
+def _check_sites(airflow_service: AirflowService, dag_run: str) -> None:
+    """Over two sites, a suite is the same four tasks, and each trial has its site."""
+    assert airflow_service.wait_end(dag_run, dag_id=_DAG_ID) == "success"
+    assert len(airflow_service.tasks(dag_run, _DAG_ID)) == 4
+    run_id = airflow_service.wait_for_run(dag_run, _DAG_ID)
+    assert airflow_service.ledger.run(run_id).site_name == SITE
+    trials = airflow_service.ledger.trials(run_id)
+    assert {trial.state for trial in trials} == {StepState.SUCCEEDED}
+    assert {trial.site for trial in trials} == {SITE, NARROW_SITE}
+    table = airflow_service.xcom(dag_run, "suite", "sites", _DAG_ID)
+    assert [row["site"] for row in table] == [SITE, NARROW_SITE]
+    assert sum(row["ended"] for row in table) == len(trials) == 6
+    for row in table:
+        assert row["leases"]
+        airflow_service.assert_books_closed(row["run_id"])
+    airflow_service.assert_books_closed(run_id)
 
 
 def _own_suite(airflow_service: AirflowService) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,15 @@ from headrace.status.suite import SuiteView, suite_page, suite_views
 from headrace.suites.records import CommandsApplied, Control, RunningTrial, SuiteSummary
 from support.command_line import headrace
 from support.runs import ended_owner, make_run
-from support.suite_journal import added, ended, failed, journal, make_suite, started
+from support.suite_journal import (
+    added,
+    ended,
+    failed,
+    journal,
+    make_suite,
+    over_sites,
+    started,
+)
 
 pytestmark = pytest.mark.usefixtures("headrace_home")
 
@@ -326,3 +335,62 @@ def test_the_only_suite_need_not_be_named() -> None:
     for run in (ended, suite):  # none goes on: both may be meant
         with pytest.raises(UserError, match=f"There are several suites: .*{run.run_id}"):
             headrace("suite", "retry")
+
+
+def test_sites_of_a_suite_are_shown_with_what_each_does_costs_and_takes(suite: Run) -> None:
+    assert "slot/h" not in shown("show", suite.run_id)
+    lanes = shown("show", over_sites(suite).run_id).split("differs in")[0]
+    lab, box, aws = (line.split() for line in lanes.splitlines()[1:4])
+    assert lab == ["lab", "open", "free", "2/8", "3", "5", "$0.00", "$0.00", "1:02:05"]
+    assert " ".join(box) == "box unreachable: ssh: no route to host ? 0/2 0 1 ? ?"
+    assert aws == ["aws", "opening", "$0.55", "0/2", "2", "0", "$0.12", "$3.50", "10:00"]
+    view = view_of(suite)
+    assert [each.site for each in view.sites] == ["lab", "box", "aws"]
+    console = Console(width=80, record=True, force_terminal=True, color_system=None)
+    console.print(live(view), closing(view), counts_words(view))
+    told = console.export_text().splitlines()
+    assert max(len(line.rstrip()) for line in told) <= 80
+    assert [sum(line.split()[:1] == [word] for line in told) for word in ("lab", "aws")] == [2, 2]
+    assert "  aws: 0 running, 2 waiting, 0 ended, $0.12 so far, opening" in told
+    end_run(suite, StepState.FAILED, "a test")
+    assert "1:02:05" not in shown("show", suite.run_id)
+
+
+@pytest.mark.parametrize(
+    ("options", "asked", "command"),
+    [
+        (["box", "--pause"], "start no more trials on box", {"what": "pause-site"}),
+        (["box", "--resume"], "start trials on box", {"what": "resume-site"}),
+        (["aws", "--limit", "4"], "run at most 4 trials", {"what": "limit-site", "limit": 4}),
+        (["aws", "--limit", "0"], "not limit aws", {"what": "limit-site", "limit": None}),
+        (["aws", "--leave"], "move its trials off aws", {"what": "leave-site"}),
+    ],
+)
+def test_a_site_of_a_suite_is_paused_limited_and_left(
+    suite: Run, options: list[str], asked: str, command: dict[str, Any]
+) -> None:
+    assert f"asked to {asked}" in shown("site", over_sites(suite).run_id, *options)
+    control = Control.model_validate_json(suite.folder.controls.read_text())
+    assert control.model_dump(include={*command, "site"}) == {**command, "site": options[0]}
+    act, *_ = open_ledger().acts(run_id=suite.run_id)
+    assert (act.what, act.details.partition(":")[0]) == (command["what"], options[0])
+
+
+@pytest.mark.parametrize(
+    ("words", "sites", "why"),
+    [
+        (["bx", "--pause"], (), "no site 'bx'\n  Did you mean 'box'"),
+        (["lab", "--pause"], None, "has only one site"),
+        (["lab"], (), "given 0 options"),
+        (["lab", "--leave", "--limit", "1"], (), "given 2 options"),
+        (["lab", "box", "--pause"], (), "given 3 names"),
+    ],
+)
+def test_what_cannot_be_asked_of_a_site_is_refused(
+    suite: Run, words: list[str], sites: tuple[()] | None, why: str
+) -> None:
+    if sites is not None:
+        over_sites(suite, *sites)
+    with pytest.raises(UserError, match=why):
+        shown("site", suite.run_id, *words)
+    assert not suite.folder.controls.exists()

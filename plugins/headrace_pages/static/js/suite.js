@@ -8,6 +8,7 @@ import { costOf, count, duration, known, number, words } from "./format.js";
 import { asked, link, useLive } from "./live.js";
 import { Parallel } from "./parallel.js";
 import { Acts, Head, Report } from "./run_parts.js";
+import { Sites } from "./sites.js";
 import { Table } from "./table.js";
 import { shortNames, shown, Trials, useTrials } from "./trials.js";
 import { Act, Copy, html, isActive, Missing, Notice, Progress, Section, Stat, tone, Trouble } from "./ui.js";
@@ -149,6 +150,7 @@ export function Suite({ id }) {
     ${suite.why && !suite.damage && html`<${Notice} kind=${isActive(suite.state) ? "warn" : "bad"} what=${suite.why} />`}
     <${Figures} suite=${suite} />
     <${Counts} trials=${suite.trials} />
+    <${Sites} suite=${suite} refresh=${refresh} />
     <${Running} suite=${suite} />
     <${Points} suite=${suite} />
     ${trials.data && html`<${Found} data=${trials.data} objective=${objective} logKeys=${suite.log_keys} />

@@ -65,6 +65,7 @@ function columnsOf(id, { keys, metrics, rows }, objective, now) {
     ...keys.map((key) => measured(rows, key, names[key], (row) => row.values[key])),
     ...metrics.filter((name) => name !== objective?.metric).map((name) => measured(rows, name, name, (row) => row.metrics[name])),
     { id: "took", title: "Took", numeric: true, value: took, cell: (row) => (row.state === "queued" ? null : duration(took(row))) },
+    { id: "site", title: "Site", value: (row) => row.site || null, cell: (row) => row.site },
     { id: "node", title: "Node", value: (row) => row.node || null, cell: (row) => row.node },
     { id: "attempts", title: "Attempts", numeric: true, value: (row) => (row.attempts > 1 ? row.attempts : null), cell: (row) => (row.attempts > 1 ? row.attempts : null) },
     { id: "usd", title: "Cost", numeric: true, value: (row) => row.usd, cell: (row) => (known(row.usd) ? dollars(row.usd) : null) },
@@ -83,7 +84,7 @@ function tickColumn(ticked, tick) {
 function useFound(rows, state, text, chosen) {
   const [looked, { isWithin }] = [useDebounced(text.toLowerCase()), useDebounced(chosen, 100)];
   return useMemo(() => {
-    const has = (row) => [row.number, row.name, row.node, row.why].some((value) => String(value).toLowerCase().includes(looked));
+    const has = (row) => [row.number, row.name, row.site, row.node, row.why].some((value) => String(value).toLowerCase().includes(looked));
     return rows.filter((row) => (state === ALL || row.state === state) && (!looked || has(row)) && (!isWithin || isWithin(row)));
   }, [rows, state, looked, isWithin]);
 }

@@ -11,12 +11,16 @@ export const html = htm.bind(h);
 const TONES = {
   running: "active",
   starting: "active",
+  open: "active",
+  opening: "active",
   succeeded: "good",
   ready: "good",
   failed: "bad",
   lost: "bad",
   refused: "bad",
   preempted: "warn",
+  paused: "warn",
+  unreachable: "warn",
   timed_out: "warn",
 };
 
@@ -104,8 +108,8 @@ export function Copy({ text, label = "Copy", what, kind = "plain" }) {
     onClick=${() => copyText(text).then(() => setDone(true))}>${shown}</button>`;
 }
 
-/** A button that asks for confirmation, requests an action, and shows an error. */
-export function Act({ label, what, question, detail, address, body, kind = "", onDone }) {
+/** A button that asks for confirmation and for `children`, requests an action, and shows an error. */
+export function Act({ label, what, question, detail, address, body, kind = "", onDone, children }) {
   const dialog = useRef(null);
   const [state, setState] = useState({ busy: false, error: null, done: "" });
 
@@ -127,6 +131,7 @@ export function Act({ label, what, question, detail, address, body, kind = "", o
     <dialog ref=${dialog} aria-label=${question}>
       <h2>${question}</h2>
       <p class="muted">${detail}</p>
+      ${children}
       ${state.error && html`<${Notice} kind="bad" what=${state.error.what} hint=${state.error.hint} />`}
       <div class="buttons">
         <button type="button" onClick=${() => dialog.current.close()}>Keep as it is</button>
