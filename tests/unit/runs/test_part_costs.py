@@ -120,6 +120,10 @@ def test_the_cost_of_a_suite_has_its_parts_unless_only_its_own_is_wanted(suite: 
     part = open_ledger().run("suite-at-lab")
     shown = [rows.cost(300.0) for rows in RunRows.of([suite, part])]
     assert [each and each.usd for each in shown] == [150.0, 50.0]
+    _run_trials(suite)
+    trial = RunRows.named("suite:3").cost(300.0)
+    assert trial is not None
+    assert (trial.usd, trial.hours) == (70.0, 80 / 3600)
     assert {each.run_id for each in open_ledger().parts_of("suite")} == {
         "suite-at-lab", "suite-at-box"
     }  # fmt: skip
