@@ -74,6 +74,7 @@ class ScriptedPart:
         self.suite_state = SuiteState(objectives=self.recipe.objectives)
         self.controls = Controls(self.run, None)
         self.has_read.set()
+        self.failed_at = 0.0
         self.seen_s, self.is_used = self.clock.now, False
         self.running: dict[int, float] = {}
 
@@ -89,6 +90,7 @@ class ScriptedPart:
         return PartLook(
             run_id=self.run.run_id if self.is_used else "",
             state=state if self.is_used else None,
+            failed_at=self.failed_at if self.is_failed else None,
             why="killed" if self.is_failed else "",
             summary=SuiteSummary(total=0, slots=self.slots, nodes=0 if self.is_failed else 1),
             seen_s=self.seen_s,
@@ -169,7 +171,7 @@ class ScriptedPart:
 
     def kill(self) -> None:
         """Let the part's run fail, with what runs there."""
-        self.is_failed, self.running = self.is_used, {}
+        self.is_failed, self.running, self.failed_at = self.is_used, {}, self.clock.now
 
 
 @dataclass

@@ -30,7 +30,6 @@ from headrace.suites.records import (
     PRUNED,
     Added,
     Assigned,
-    Control,
     Ended,
     Entry,
     Started,
@@ -40,7 +39,7 @@ from headrace.suites.records import (
 from headrace.suites.schedule import Resources
 from headrace.suites.site_plan import Plan, PlanInput, SitePlan, plan
 from headrace.suites.suite_state import TrialState
-from headrace.suites.trial_order import Eta
+from headrace.suites.trial_order import Eta, elapsed_s
 from headrace.suites.trial_policy import Glances, ended, folder_of, judge, left_by
 
 logger = logging.getLogger(__name__)
@@ -54,6 +53,9 @@ _PAUSE_S = 30.0
 """Pause of a site after its part has failed; it doubles each time."""
 
 _END_S = 60.0
+_LEAST_DONE = 0.05
+"""Progress after which a running trial tells more about its end than trials before it."""
+
 _GUESS_S = 60.0
 """Duration of a trial before any has ended."""
 
@@ -112,6 +114,7 @@ class SitesDriver(SuiteDriver):
         self._sites = {each.name: each for each in sites}
         self._plan = Plan(sites=tuple(SitePlan(name=each.name) for each in sites))
         self._known: set[tuple[str, int, int, str, float]] = set()
+        self._expected_s: dict[int, float] = {}
         self._begun_at = time.time()
 
     def _restore(self) -> None:
@@ -183,13 +186,10 @@ class SitesDriver(SuiteDriver):
     def _observe(self) -> None:
         for site in self._sites.values():
             look = site.link.look
-            if look.state is not site.failed_run:
-                site.failed_run = look.state
-                if look.why and look.state is not StepState.CANCELLED:
-                    site.failures += 1
-                    pause_s = _PAUSE_S * 2 ** (site.failures - 1)
-                    site.unusable_until_s = time.monotonic() + pause_s
-                    self._give_back(site, f"Its part failed: {look.why}", also_running=True)
+            if look.failed_at is not None and look.failed_at != site.failed_at:
+                site.failed_at, site.failures = look.failed_at, site.failures + 1
+                site.unusable_until_s = time.monotonic() + _PAUSE_S * 2 ** (site.failures - 1)
+                self._give_back(site, f"Its part failed: {look.why}", also_running=True)
             lost_s = site.site.limits.lost_after
             if not site.is_reachable and site.silent_s > lost_s:
                 why = f"Site {site.name} is out of reach: {look.error or 'it does not answer'}"
@@ -228,11 +228,9 @@ class SitesDriver(SuiteDriver):
         )
 
     def _withdraw(self, site: SiteState, numbers: set[int], *, stops: bool) -> None:
-        numbers = numbers - site.withdrawing
-        if numbers:
-            site.withdrawing |= numbers
-            command = Control(what="withdraw", by=_BY, numbers=tuple(sorted(numbers)), stops=stops)
-            site.link.send(Message(control=command))
+        if new := numbers - site.withdrawing:
+            site.withdrawing |= new
+            site.ask("withdraw", numbers=tuple(sorted(new)), stops=stops)
 
     def _stop(self, row: TrialState, why: str) -> None:
         if why.startswith(PRUNED) and (site := self._sites.get(row.site)) is not None:
@@ -246,8 +244,7 @@ class SitesDriver(SuiteDriver):
             unwanted = {row.trial.number for row in rows if row.unwanted and row.site == name}
             if new := unwanted - site.cancelled:
                 site.cancelled |= new
-                command = Control(what="cancel", by=_BY, numbers=tuple(sorted(new)))
-                site.link.send(Message(control=command))
+                site.ask("cancel", numbers=tuple(sorted(new)))
 
     def _begin(self) -> None:
         """Trials are assigned once per second, with the plan."""
@@ -273,10 +270,7 @@ class SitesDriver(SuiteDriver):
             mine = {row.trial.number for row in self._at(site)}
             left = mine if self._controls.sites[name].leaves else set()
             self._withdraw(site, left | (site.held - mine), stops=True)
-        found = inform(self._run, "plan of the sites", self._planned, Plan)
-        if found is None:
-            return
-        self._plan = found
+        self._plan = found = plan(self.plan_input())
         for planned in found.sites:
             self._limit(self._sites[planned.name], planned.slots)
         rows = self.suite_state.rows
@@ -312,8 +306,7 @@ class SitesDriver(SuiteDriver):
         moved = tuple(
             (row.trial.number, source) for row in rows if (source := self._saved(row, site))
         )
-        control = Control(what="assign", by=_BY, trials=added)
-        site.link.send(Message(control=control, moved=moved))
+        site.ask("assign", moved, trials=added)
 
     def _saved(self, row: TrialState, site: SiteState) -> Path | None:
         """Return the folder of a trial at the site where it last ran, if it is within reach."""
@@ -334,42 +327,25 @@ class SitesDriver(SuiteDriver):
         """Tell a part how many trials it may run at once."""
         if site.link.look.run_id and slots and slots != site.limit:
             site.limit = slots
-            site.link.send(Message(control=Control(what="limit", by=_BY, limit=slots)))
-
-    def _planned(self) -> Plan:
-        return plan(self.plan_input())
+            site.ask("limit", limit=slots)
 
     def plan_input(self) -> PlanInput:
         """Return the suite at this moment, for the plan."""
         queue = self._queue.ordered()
-        known_s = [seconds for _, seconds in queue if seconds > 0]
-        took_s = [
-            row.took_s
-            for row in self.suite_state.rows.values()
-            if row.state is StepState.SUCCEEDED and not row.pruned
-        ]
-        guess_s = statistics.fmean(known_s or took_s or [_GUESS_S])
-        usable = self._usable()
+        self._expected_s |= {number: seconds for number, seconds in queue if seconds}
+        rows = self.suite_state.rows.values()
+        took_s = [row.took_s for row in rows if row.state is StepState.SUCCEEDED]
+        guess_s = statistics.fmean(self._expected_s.values() or took_s or [_GUESS_S])
         asked = partial(self._order.speeds, list(self._sites), self.suite_state)
         speeds = inform(self._run, "speed of sites", asked, dict) or {}
-        sites = []
+        usable, sites = self._usable(), []
         for site in self._sites.values():
             start = partial(self._order.start_s, site.site, self._context.recipe.train.role)
-            usual_s = inform(self._run, "start of a site", start, float) or 0.0
-            is_patient = self._spec.policy == "spread"
+            site.usual_start_s = inform(self._run, "start of a site", start, float) or 0.0
+            site.speed = speeds.get(site.name, 1.0)
             limit = self._controls.sites[site.name].limit if site in usable else 0
-            speed = speeds.get(site.name, 1.0)
-            mine = self._at(site)
-            sites.append(
-                site.planned(
-                    mine,
-                    guess_s / speed,
-                    speed,
-                    limit=limit,
-                    usual_s=usual_s,
-                    is_patient=is_patient,
-                )
-            )
+            left_s = partial(self._left_s, site.speed, guess_s)
+            sites.append(site.planned(self._at(site), left_s, limit, self._spec.policy))
         deadline, budget = self._spec.deadline, self._spec.budget
         spent = sum(site.link.look.usd or 0.0 for site in self._sites.values())
         return PlanInput(
@@ -380,24 +356,32 @@ class SitesDriver(SuiteDriver):
             budget_usd=math.inf if budget is None else budget - spent,
         )
 
+    def _left_s(self, speed: float, guess_s: float, row: TrialState) -> float:
+        """Return the expected seconds until a running trial ends."""
+        done, elapsed = self._glances.done(row), elapsed_s(row)
+        if done > _LEAST_DONE:
+            return elapsed * (1 - done) / done
+        return max(self._expected_s.get(row.trial.number, guess_s) / speed - elapsed, 1.0)
+
     def _is_over(self) -> bool:
         if not super()._is_over():
             return False
-        for site in self._sites.values():
-            if site.link.look.run_id:
-                site.link.send(Message(control=Control(what="close", by=_BY)))
-        self._await_parts(_END_S)
+        self._close()
         return True
 
-    def _await_parts(self, seconds: float) -> None:
+    def _close(self) -> None:
         """Wait until the parts within reach have ended, so that no machine is left."""
-        until_s = time.monotonic() + seconds
+        for site in self._sites.values():
+            if site.link.look.run_id:
+                site.ask("close")
+        until_s = time.monotonic() + _END_S
         while time.monotonic() < until_s:
-            looks = [each.link.look for each in self._sites.values() if each.is_reachable]
-            is_sent = not any(each.link.num_unsent for each in self._sites.values())
-            if is_sent and all(look.state is None or look.state.is_final for look in looks):
+            self._collect()
+            near = [each.link for each in self._sites.values() if each.is_reachable]
+            states = [each.look.state for each in near]
+            is_sent = not any(each.num_unsent for each in near)
+            if is_sent and all(state is None or state.is_final for state in states):
                 return
-            time.sleep(_WAIT_S)
 
     def _stop_attempts(self, why: HeadraceError) -> None:
         """Take all trials back; if only the driver's lease ends, the sites go on."""
@@ -405,11 +389,7 @@ class SitesDriver(SuiteDriver):
             return
         for site in self._sites.values():
             self._withdraw(site, {row.trial.number for row in self._at(site)}, stops=True)
-            if site.link.look.run_id:
-                site.link.send(Message(control=Control(what="close", by=_BY)))
-        until_s = time.monotonic() + _END_S / 4
-        while self.suite_state.running and time.monotonic() < until_s:
-            self._collect()
+        self._close()
 
     def _summary(self, eta: Eta | None) -> SuiteSummary:
         planned = {each.name: each for each in self._plan.sites}
@@ -424,9 +404,6 @@ class SitesDriver(SuiteDriver):
         if eta is None and math.isfinite(self._plan.makespan_s) and self._plan.makespan_s:
             eta = Eta(seconds=self._plan.makespan_s, half_s=0.3 * self._plan.makespan_s)
         return super()._summary(eta).model_copy(update={"sites": rows})
-
-
-_BY = "suite"
 
 
 def _identity(entry: Started | Ended) -> tuple[str, int, int, str, float]:

@@ -48,8 +48,10 @@ class PartLook:
     """Empty before the site was first used."""
     state: StepState | None = None
     """State of its run."""
+    failed_at: float | None = None
+    """When its run ended without success, seconds since the epoch; None if it did not."""
     why: str = ""
-    """Why its run ended without success."""
+    """Why it did."""
     phase: str = ""
     """What it does before its trials, such as copying the dataset; empty if it does not."""
     summary: SuiteSummary | None = None
@@ -85,7 +87,7 @@ class SiteLink:
 
     def __init__(self, suite: Run, name: str) -> None:
         self._suite, self.name = suite, name
-        self.look = PartLook()
+        self.look = PartLook(seen_s=time.monotonic())  # silence counts from now on
         self.news: SimpleQueue[Entry] = SimpleQueue()
         self._messages: list[Message] = []
         self._lock, self._ends = threading.Lock(), threading.Event()
@@ -146,8 +148,8 @@ class SiteLink:
         self._read(part)
         record = open_ledger().run(part.run_id)
         is_over = record.state.is_final
-        has_ended_well = record.state is StepState.SUCCEEDED
-        if not is_over or self._is_new or (has_ended_well and has_more_to_do(part.folder)):
+        has_failed = is_over and record.state is not StepState.SUCCEEDED
+        if not is_over or self._is_new or (not has_failed and has_more_to_do(part.folder)):
             start_part(part)
             self._is_new = False
         status = part_status(part.folder)
@@ -158,8 +160,9 @@ class SiteLink:
         self.look = PartLook(
             run_id=part.run_id,
             state=record.state,
-            why=_why(part.run_id) if is_over and record.state is not StepState.SUCCEEDED else "",
-            phase="" if status.phase == "running" else status.phase,
+            failed_at=record.finished_at if has_failed else None,
+            why=_why(part.run_id) or status.why if has_failed else "",
+            phase="" if status.phase in ("running", "ended") else status.phase,
             summary=read_record(part.folder.summary, SuiteSummary),
             usd=self._usd,
             seen_s=time.monotonic(),

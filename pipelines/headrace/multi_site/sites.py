@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from headrace.batch.meter import meter_of
 from headrace.informing import inform
-from headrace.multi_site.site_link import SiteLink
+from headrace.multi_site.site_link import Message, SiteLink
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.runs.site_machines import most_cost
-from headrace.states import StepState
 from headrace.suites.nodes import needs_of
-from headrace.suites.records import Added, Ended, Entry, SiteSummary, Started, Withdrawn
+from headrace.suites.records import Added, Control, Ended, Entry, SiteSummary, Started, Withdrawn
 from headrace.suites.schedule import NodeResources
-from headrace.suites.site_plan import PlannedSite, SitePlan
+from headrace.suites.site_plan import PlannedSite, Policy, SitePlan
 from headrace.suites.suite_state import SiteControl, TrialState
-from headrace.suites.trial_order import elapsed_s
 
 _UNREACHABLE_S = 15.0
 _LEAST_PAID_S = 60.0
@@ -42,6 +41,8 @@ class SiteState:
     """Whether its machines are not rented by the hour."""
     speed: float = 1.0
     """Speed relative to the other sites."""
+    usual_start_s: float = 0.0
+    """Seconds until a node that is requested begins a trial."""
     held: set[int] = field(default_factory=set)
     """Trials that its part has and that have not ended there."""
     withdrawing: set[int] = field(default_factory=set)
@@ -51,7 +52,9 @@ class SiteState:
     limit: int | None = None
     """The limit that was sent to the part."""
     failures: int = 0
-    failed_run: StepState | None = None
+    """Failures of its part since a trial has ended there."""
+    failed_at: float | None = None
+    """When its part failed last, seconds since the epoch."""
     unusable_until_s: float = float("-inf")
     opening_s: float | None = None
     """Since when none of its nodes is there, though trials wait, on the monotonic clock."""
@@ -92,49 +95,48 @@ class SiteState:
             self.held.add(entry.trial.number)
         elif isinstance(entry, Withdrawn) or (isinstance(entry, Ended) and entry.is_final):
             self.held.discard(entry.number)
+            self.failures = 0
         if isinstance(entry, Started | Withdrawn | Ended):  # it may have begun before it left
             self.withdrawing.discard(entry.number)
+
+    def ask(self, what: Any, moved: Sequence[tuple[int, Path]] = (), **fields: Any) -> None:
+        """Send a command to the part; see `Control` and `Message`."""
+        control = Control(what=what, by="suite", **fields)
+        self.link.send(Message(control=control, moved=tuple(moved)))
 
     def planned(
         self,
         rows: Sequence[TrialState],
-        expected_s: float,
-        speed: float,
-        *,
+        left_s: Callable[[TrialState], float],
         limit: int | None,
-        usual_s: float,
-        is_patient: bool = False,
+        policy: Policy,
     ) -> PlannedSite:
         """Return the site for the plan.
 
         Args:
             rows: Its trials that have not ended.
-            expected_s: Expected seconds of a trial here.
-            speed: As in `PlannedSite`.
+            left_s: Returns the expected seconds until a running trial ends.
             limit: Most trials at once by command; None: no limit.
-            usual_s: Seconds until a node that is requested begins a trial.
-            is_patient: Whether trials wait for its nodes, though others begin them sooner.
+            policy: The suite's.
         """
         assigned = [row.trial.number for row in rows if row.started is None]
         is_opening = bool(assigned) and not self.open_slots
         self.opening_s = (self.opening_s or time.monotonic()) if is_opening else None
-        self.speed = speed
         waits_s = 0.0 if self.opening_s is None else time.monotonic() - self.opening_s
+        usual_s = self.usual_start_s
         # overdue nodes are expected to be late by as much again
         start_s = usual_s - waits_s if waits_s < usual_s else waits_s
-        if is_patient and waits_s < max(usual_s, _PATIENCE_S):
-            start_s = 0.0
+        if policy == "spread" and waits_s < max(usual_s, _PATIENCE_S):
+            start_s = 0.0  # it uses all sites, also those that are slow to start
         return PlannedSite(
             name=self.name,
             slots=self.slots if limit is None else min(self.slots, limit),
             is_own=self.is_own,
             usd_per_hour=self.usd_per_hour or 0.0,
             start_s=start_s,
-            speed=speed,
+            speed=self.speed,
             open_slots=self.open_slots,
-            running_s=tuple(
-                max(expected_s - elapsed_s(row), 1.0) for row in rows if row.started is not None
-            ),
+            running_s=tuple(left_s(row) for row in rows if row.started is not None),
             assigned=tuple(number for number in assigned if number not in self.withdrawing),
             min_paid_s=0.0 if self.is_own else _LEAST_PAID_S,
         )
@@ -150,7 +152,7 @@ class SiteState:
         return SiteSummary(
             site=self.name,
             state=state,
-            why=why or look.phase or plan.why,
+            why=why or look.phase or ("" if running else plan.why),
             run_id=look.run_id,
             slots=self.slots,
             planned=plan.slots,
