@@ -10,7 +10,8 @@ from headrace.recipe.backend import backend_of
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.recipe.teams import Sites
-from headrace.runs.planning import BudgetRow, Planner
+from headrace.runs.costs import BudgetRow
+from headrace.runs.planning import Planner
 from headrace.runs.prediction import Ahead, Frontier, Prediction, StepSeen
 from headrace.runs.runs import Run
 from headrace.steps.step_kinds import StepOptions
@@ -32,15 +33,7 @@ class Foresight(Planner):
 
     def budgets(self, sites: Sites) -> Iterator[BudgetRow]:
         """Yield the budgets of known sites, some or all."""
-        for site, each in known_allowances(sites):
-            yield BudgetRow(
-                key=each.key,
-                site=site,
-                whose=each.whose,
-                unit=each.measure.unit,
-                most=each.most,
-                spent=each.taken,
-            )
+        return known_allowances(sites)
 
     def walltime(
         self, recipe: Recipe, site: Site, role_name: str, kind: str, run: Run | None = None

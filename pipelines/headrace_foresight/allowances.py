@@ -16,7 +16,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.recipe.site import Role, Site
 from headrace.recipe.teams import Sites, known_sites, teams
 from headrace.record import Record
-from headrace.runs.costs import billed_s, run_cost
+from headrace.runs.costs import BudgetRow, billed_s, run_cost
 from headrace.runs.site_machines import most_cost
 
 if TYPE_CHECKING:  # the amounts spent need no recipes
@@ -124,19 +124,8 @@ GPU_HOURS = Measure(
 """Hours of GPUs."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Allowance:
-    """What some users together may take of a site in a month."""
-
-    key: str
-    """Its key in the site file."""
-    measure: Measure
-    most: float
-    whose: str
-    """Name of the user or team; empty for all users of the site."""
-    taken: float
-    """So far this month."""
-
+MEASURES = {each.unit: each for each in (USD, GPU_HOURS)}
+"""Measures by unit."""
 
 _MONTHLY = (
     ("budget_month", "site", USD),
@@ -147,8 +136,8 @@ _MONTHLY = (
 )
 
 
-def allowances(site: Site, user: str | None = None) -> Iterator[Allowance]:
-    """Yield the monthly allowances of a site: for all users, or for a user and the user's teams.
+def allowances(site: Site, user: str | None = None) -> Iterator[BudgetRow]:
+    """Yield the monthly budgets of a site: for all users, or for a user and the user's teams.
 
     Raises:
         UserError: Teams count, and their file is unusable.
@@ -160,21 +149,21 @@ def allowances(site: Site, user: str | None = None) -> Iterator[Allowance]:
         users = taken.keys() if user is None else taken.keys() | {user}
         for name, members in _groups(of, users).items():
             if user is None or user in members:
-                yield Allowance(
+                yield BudgetRow(
                     key=f"limits.{key}",
-                    measure=measure,
-                    most=most,
+                    site=site.name,
                     whose=name,
-                    taken=sum(taken.get(each, 0.0) for each in members),
+                    unit=measure.unit,
+                    most=most,
+                    spent=sum(taken.get(each, 0.0) for each in members),
                 )
 
 
-def known_allowances(sites: Sites = None) -> Iterator[tuple[str, Allowance]]:
-    """Yield the names and allowances of known sites, some or all."""
-    shown = (each for each in known_sites().values() if sites is None or each.name in sites)
-    for site in shown:
+def known_allowances(sites: Sites = None) -> Iterator[BudgetRow]:
+    """Yield the monthly budgets of known sites, some or all."""
+    for site in known_sites().values():
         try:
-            yield from ((site.name, each) for each in allowances(site))
+            yield from allowances(site) if sites is None or site.name in sites else ()
         except UserError as error:
             logger.warning("The budgets of site %s are not shown: %s", site.name, error)
 

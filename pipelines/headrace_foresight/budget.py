@@ -20,7 +20,7 @@ from headrace.runs.planning import ENFORCED_EVERY_S
 from headrace.runs.runs import Run, open_run
 from headrace.runs.suites import ask, is_suite
 from headrace.suites.records import SuiteSummary
-from headrace_foresight.allowances import USD, Allowance, Measure, Most, allowances, usd_of_run
+from headrace_foresight.allowances import MEASURES, USD, Measure, Most, allowances, usd_of_run
 
 logger = logging.getLogger(__name__)
 
@@ -237,25 +237,21 @@ def budgets_of(run: Run) -> list[Budget]:
                 )
             )
     for each in allowances(site, run.user):
-        before, after = now_and_soon(each.measure)
+        before, after = now_and_soon(measure := MEASURES[each.unit])
+        kind = "Team" if each.key.endswith("_team") else "User"
         found.append(
             Budget(
                 key=each.key,
-                measure=each.measure,
+                measure=measure,
                 most=each.most,
                 place=at,
-                whose=_whose(each, site.name),
+                whose=f"{kind} {each.whose} this month on {at}"
+                if each.whose
+                else f"Site {site.name} this month",
                 run_id=whole.run_id,
-                spent=each.taken,
-                soon=each.taken + max(after - before, 0.0),
+                spent=each.spent,
+                soon=each.spent + max(after - before, 0.0),
                 is_shared=True,
             )
         )
     return found
-
-
-def _whose(each: Allowance, site: str) -> str:
-    if not each.whose:
-        return f"Site {site} this month"
-    kind = "Team" if each.key.endswith("_team") else "User"
-    return f"{kind} {each.whose} this month on site {site}"

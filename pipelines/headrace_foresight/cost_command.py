@@ -28,9 +28,9 @@ from headrace.ledger.usage_rows import By
 from headrace.recipe.site import SitePrices
 from headrace.recipe.teams import known_sites, teams_of
 from headrace.runs.costs import run_cost
-from headrace.runs.refresh_usage import price_again, refresh_usage, unpriced, wasted
+from headrace.runs.refresh_usage import price_again, refresh_usage, wasted
 from headrace.runs.runs import Run, open_run
-from headrace_foresight.allowances import known_allowances
+from headrace_foresight.allowances import MEASURES, known_allowances
 from headrace_foresight.bill import compare
 from headrace_foresight.site_outcomes import site_outcomes
 
@@ -122,7 +122,8 @@ def _show(by: str, chosen: dict[str, Any], limit: int) -> None:
         open_console().print(_of_services(total))
     else:
         open_console().print(_listed(by, sums[:limit], total, is_whole=len(sums) <= limit))
-    roles = list(unpriced(**chosen)) if total.unpriced else []
+    places = ledger.usage_sums("place", **chosen) if total.unpriced else ()
+    roles = [each.name for each in places if each.unpriced]
     used = run_cost(run) if run else None
     for note in _notes(total, roles):
         tell(note)
@@ -161,13 +162,13 @@ def _tell_allowances(site: str, user: str) -> None:
     """Show the allowances of sites this month, and how much is spent."""
     listed = Listing("this month", "taken", "of", "by", figures=("taken", "of"))
     known = [
-        (name, each)
-        for name, each in known_allowances()
-        if site in ("", name) and (not user or each.whose == user or each.whose in teams_of(user))
+        each
+        for each in known_allowances(frozenset({site}) if site else None)
+        if not user or each.whose == user or each.whose in teams_of(user)
     ]
-    for name, each in known:
-        shown = each.measure.shown
-        listed.add(f"{name} {each.whose}", shown(each.taken), shown(each.most), each.key)
+    for each in known:
+        spent, most = map(MEASURES[each.unit].shown, (each.spent, each.most))
+        listed.add(f"{each.site} {each.whose}", spent, most, each.key)
     if known:
         open_console().print("", listed)
 

@@ -29,9 +29,12 @@ from headrace.ledger.usage_records import FIGURES, IDLE, USAGE, UsageRecord, Usa
 if TYPE_CHECKING:  # sums need no classes of sites
     from headrace.recipe.site import SitePrices
 
-By = Literal["run", "trial", "user", "site", "recipe", "role", "kind", "cause", "month"]
+By = Literal["run", "trial", "user", "site", "recipe", "role", "kind", "cause", "month", "place"]
 
-_OF_LEASES = {"run": "run_id", "user": "owner", "site": "site_name", "recipe": "recipe_name"}
+_OF_LEASES = {
+    "run": "run_id", "user": "owner", "site": "site_name", "recipe": "recipe_name",
+    "place": "role || ' of ' || site_name",
+}  # fmt: skip
 _OF_BYTES = ("usd_per_gb_month", "usd_per_fetched_gb")
 _CHOSEN = {
     "run_id": "IN (SELECT run_id FROM headrace_runs WHERE run_id IN :run_id OR part_of IN :run_id)"
@@ -189,7 +192,8 @@ _SUMS = f"""WITH leases AS (
     FROM headrace_usage AS u JOIN leases ON leases.lease_id = u.lease_id WHERE {{of_run}}
 ), parts AS (
     SELECT lease_id, machine_id, {{kind}} AS kind, {{cause}} AS cause, {{trial}} AS trial,
-        CAST(until AS BIGINT) / {_DAY_S} AS day, count(*) AS attempts, sum(node_s) AS node_s,
+        CAST(until AS BIGINT) / {_DAY_S} AS day, sum(node_s) AS node_s,
+        count(nullif(attempts.kind, 'copy')) AS attempts,
         sum(gpus * seconds) AS gpu_s, sum(queue_s) AS queue_s,
         sum(CASE WHEN failed = 1 OR seconds <= 0 THEN 0 WHEN staging_s >= seconds THEN node_s
             ELSE node_s * coalesce(staging_s, 0) / seconds END) AS staging_s,

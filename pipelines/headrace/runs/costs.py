@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import MachineRecord
@@ -52,6 +53,19 @@ class Cost(Record):
     """Machines whose end was not reported: their last sign of life counts."""
     lines: tuple[CostLine, ...]
     """Its parts, the most expensive first."""
+
+
+class BudgetRow(Record):
+    """A budget of a site for a month."""
+
+    key: str
+    """As in the site file: `limits.budget_month`, `limits.gpu_hours_team`."""
+    site: str
+    whose: str
+    """User or team; empty for the whole site."""
+    unit: Literal["usd", "gpu_hours"]
+    most: float
+    spent: float
 
 
 def billed_s(started_at: float, until: float, least_s: float = LEAST_BILLED_S) -> float:

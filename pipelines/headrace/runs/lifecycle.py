@@ -48,6 +48,7 @@ from headrace.runs.runs import (
 )
 from headrace.runs.suite_sites import over_sites, suite_sites
 from headrace.runs.suites import is_suite
+from headrace.runs.trials import note_trials
 from headrace.runs.usage import note_usage
 from headrace.states import StepState
 from headrace.steps.step_kinds import step_kind
@@ -121,6 +122,8 @@ def finish_run(run: Run, state: StepState) -> None:
     tell = partial(inform, run.folder, within_s=AFTERWARDS_S)
     if is_suite(record):
         tell("report of the suite", partial(write_report, record))
+    elif record.part_of:
+        tell("trials of the part", partial(note_trials, run.folder))
     tell("accounting", partial(note_usage, run.run_id))
     tell("size on disk", partial(note_sizes, run.run_id))
     if run.request.kind not in KINDS and state is StepState.SUCCEEDED:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache, partial
-from typing import Literal
 
 from headrace.batch.system import system_of
 from headrace.clusters.lease_records import MOST_S, Walltime, shown
@@ -16,7 +15,7 @@ from headrace.informing import DECISION_S, inform
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.recipe.teams import Sites
-from headrace.record import Record
+from headrace.runs.costs import BudgetRow
 from headrace.runs.parts import sites_of
 from headrace.runs.planned_steps import steps_of
 from headrace.runs.prediction import Ahead, Frontier, Prediction, StepSeen
@@ -28,19 +27,6 @@ ENFORCED_EVERY_S = 30.0
 
 GROUP = "headrace.accounts"
 """Entry point: a class that derives from `Planner`."""
-
-
-class BudgetRow(Record):
-    """A budget of a site for a month."""
-
-    key: str
-    """As in the site file: `limits.budget_month`, `limits.gpu_hours_team`."""
-    site: str
-    whose: str
-    """User or team; empty for the whole site."""
-    unit: Literal["usd", "gpu_hours"]
-    most: float
-    spent: float
 
 
 class Planner:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.files.layout import RunFolder
@@ -93,14 +92,3 @@ def _roles_now(run: RunRecord) -> Mapping[str, Role]:
 def wasted(total: UsageSum) -> float | None:
     """Return the share of the machines' time that was idle or failed, 0 to 1; None without time."""
     return (total.idle_s + total.failed_s) / total.node_s if total.node_s > 0 else None
-
-
-def unpriced(run_id: str | None, since: str, **only: Any) -> Iterator[str]:
-    """Yield the roles whose machines have no price, with their sites, for the user."""
-    ledger = open_ledger()
-    for site in ledger.usage_sums("site", run_id=run_id, since=since, **only):
-        if site.unpriced:
-            of_site = {**only, "site_name": site.name}
-            for role in ledger.usage_sums("role", run_id=run_id, since=since, **of_site):
-                if role.unpriced:
-                    yield f"{role.name} of {site.name}"

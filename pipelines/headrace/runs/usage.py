@@ -55,7 +55,8 @@ def _usage(run_ids: Collection[str]) -> Iterator[UsageRecord]:
             for lease in leases.get(run_id, ()):
                 rows = machines.get(lease.lease_id, ())
                 held = LeaseMachines(lease=lease, machines=rows, now=now)
-                yield from held.rows([each for each in of_run if each.lease_id == lease.lease_id])
+                own = (each for each in of_run if each.lease_id == lease.lease_id)
+                yield from held.rows([each for each in own if each.kind != "sites"])
         except StepError as error:
             logger.warning("The usage of run %s is not recorded: %s", run_id, error.what)
 

@@ -14,8 +14,8 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import MachineRecord
 from headrace.recipe.teams import Sites
 from headrace.record import Record
-from headrace.runs.costs import cost_of
-from headrace.runs.planning import BudgetRow, planner
+from headrace.runs.costs import BudgetRow, cost_of
+from headrace.runs.planning import planner
 from headrace.runs.prediction import Prediction
 from headrace.runs.refresh_usage import wasted
 from headrace.states import StepState

@@ -120,9 +120,21 @@ def test_the_cost_of_a_suite_has_its_parts_unless_only_its_own_is_wanted(suite: 
     part = open_ledger().run("suite-at-lab")
     shown = [rows.cost(300.0) for rows in RunRows.of([suite, part])]
     assert [each and each.usd for each in shown] == [150.0, 50.0]
+    _run_trials(suite)
+    trial = RunRows.named("suite:3").cost(300.0)
+    assert trial is not None
+    assert (trial.usd, trial.hours) == (70.0, 80 / 3600)
     assert {each.run_id for each in open_ledger().parts_of("suite")} == {
         "suite-at-lab", "suite-at-box"
     }  # fmt: skip
+
+
+def test_the_driver_of_several_sites_takes_no_machine(suite: RunRecord):
+    open_ledger().add_lease(lease_row(run_id=suite.run_id, role="driver"), max_active=9)
+    open_ledger().add_attempt(attempt_row("suite", run_id=suite.run_id, kind="sites"))
+    note_usage(suite.run_id)
+    (total,) = open_ledger().usage_sums(run_id=suite.run_id)
+    assert (total.usd, total.unpriced, total.attempts) == (150.0, 0, 0)
 
 
 @pytest.mark.parametrize("kind", ["suite", "part"])
@@ -148,4 +160,5 @@ def test_the_copied_dataset_has_the_prices_of_the_parts_site(headrace_home: Path
     note_usage(part_id)
     prices = {"box": SitePrices(usd_per_gb_month=0.02, usd_per_fetched_gb=0.09)}
     (total,) = open_ledger().usage_sums(prices=prices)
-    assert (total.usd_storage, total.usd_transfer, total.node_s) == (0.2, 0.09, 0.0)
+    assert (total.usd_storage, total.usd_transfer) == (0.2, 0.09)
+    assert (total.node_s, total.attempts, total.unpriced) == (0.0, 0, 0)
