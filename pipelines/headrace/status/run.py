@@ -29,7 +29,7 @@ from headrace.states import LeaseState, Removal, StepState
 from headrace.status.step import FailedAttempt, StepView, step_views
 from headrace.status.traits import RunTraits, traits_of
 from headrace.steps import mailbox
-from headrace.suites.records import FOLD, PRUNED, SuiteSummary
+from headrace.suites.records import FOLD, PRUNED, SiteSummary, SuiteSummary
 
 _OPEN = (StepState.QUEUED.value, StepState.RUNNING.value)
 _USEFUL = (StepState.SUCCEEDED.value, PRUNED)
@@ -119,6 +119,8 @@ class RunView(Record):
     trials: Trials | None = None
     paused: bool = False
     """Whether it is a suite that starts no more trials at present."""
+    sites: tuple[SiteSummary, ...] = ()
+    """Each site of a suite over several; empty: only `site`."""
     own_data: bool = False
     """Whether it has no dataset, so that nothing is packed or staged."""
     damage: str = ""
@@ -283,6 +285,7 @@ def by_ledger(rows: RunRows, now: float) -> RunView:
         is_orphan=not record.state.is_final and owner_is_gone(record.owner),
         trials=_trials(traits, summary, rows.trials) if kind == "suite" else None,
         paused=summary is not None and summary.paused and not record.state.is_final,
+        sites=summary.sites if summary else (),
         own_data=traits.own_data,
         damage=damage,
         num_bytes=None if record.sizes is None else sum(record.sizes.values()),

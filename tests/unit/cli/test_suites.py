@@ -352,6 +352,8 @@ def test_sites_of_a_suite_are_shown_with_what_each_does_costs_and_takes(suite: R
     assert max(len(line.rstrip()) for line in told) <= 80
     assert [sum(line.split()[:1] == [word] for line in told) for word in ("lab", "aws")] == [2, 2]
     assert "  aws: 0 running, 2 waiting, 0 ended, $0.12 so far, opening" in told
+    status = json.loads(headrace("status", suite.run_id, "--json").stdout)
+    assert [each["site"] for each in status["sites"]] == ["lab", "box", "aws"]
     end_run(suite, StepState.FAILED, "a test")
     assert "1:02:05" not in shown("show", suite.run_id)
 
