@@ -42,7 +42,7 @@ from support.session_rules import (
     pytest_make_collect_report,
     pytest_runtest_makereport,
 )
-from support.slurm_dev import dev_slurm, slurm
+from support.slurm_dev import dev_slurm, second_slurm, slurm
 from support.waiting import wait_until
 
 __all__ = [
@@ -62,6 +62,7 @@ __all__ = [
     "rclone_bucket",
     "rclone_server",
     "s3_credentials",
+    "second_slurm",
     "slurm",
     "swift_bucket",
     "swift_server",

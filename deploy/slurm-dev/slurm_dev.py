@@ -18,10 +18,12 @@ import stat
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from slurm_dev_daemons import Daemon, Daemons, DevError
-from slurm_dev_files import CLUSTER, Shape, gres_conf, slurm_conf, slurmdbd_conf
+from slurm_dev_files import Shape, gres_conf, slurm_conf, slurmdbd_conf
 
 PROGRAMS = {
     "munged": "munge",
@@ -48,11 +50,12 @@ def why_not() -> str:
     return f"install the Debian packages {' '.join(sorted(missing))}" if missing else ""
 
 
-def up(daemons: Daemons) -> Shape:
+def up(daemons: Daemons, **shape_keys: Any) -> Shape:
     """Bring it up, unless it is up.
 
     Args:
         daemons: Its daemons, in a folder whose path is short, for the sockets in it.
+        shape_keys: Fields of its `Shape` that are not the defaults.
 
     Raises:
         DevError: It did not come up; nothing of it runs then.
@@ -61,7 +64,8 @@ def up(daemons: Daemons) -> Shape:
     if reason:
         raise DevError(reason)
     folder = daemons.folder
-    shape = Shape(folder=folder, host=socket.gethostname(), port=_port_of(folder))
+    shape = Shape(folder=folder, host=socket.gethostname(), port=0, **shape_keys)
+    shape = replace(shape, port=_port_of(shape))
     if daemons.all and all(each.is_alive for each in daemons.all) and _answers(shape):
         return shape
     down(daemons)
@@ -103,19 +107,17 @@ def run(*command: str, config: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _port_of(folder: Path) -> int:
-    """First of six free neighbouring ports; the folder's earlier one when it has one."""
-    config = folder / "slurm.conf"
-    if config.exists():
-        for line in config.read_text().splitlines():
+def _port_of(shape: Shape) -> int:
+    """First of its free neighbouring ports; the folder's earlier one when it has one."""
+    if shape.config.exists():
+        for line in shape.config.read_text().splitlines():
             if line.startswith("SlurmctldPort="):
                 return int(line.partition("=")[2])
-    num_ports = Shape(folder=folder, host="", port=0).num_ports
     # by chance, so that two that start at once do not choose the same
     for first in random.sample(_FIRST_PORTS, 100):
-        if all(_is_free(port) for port in range(first, first + num_ports)):
+        if all(_is_free(port) for port in range(first, first + shape.num_ports)):
             return first
-    raise DevError(f"No {num_ports} neighbouring ports from {_FIRST_PORTS.start} on are free")
+    raise DevError(f"No {shape.num_ports} neighbouring ports from {_FIRST_PORTS.start} on are free")
 
 
 def _is_free(port: int) -> bool:
@@ -155,8 +157,8 @@ def _start(shape: Shape, daemons: Daemons) -> None:
     show = ("sacctmgr", "--noheader", "--parsable2", "show", "cluster", "format=cluster")
     daemons.wait(dbd, lambda: run(*show, config=shape.config).returncode == 0, _START_TIMEOUT_S)
     # the controller looks the cluster up in the accounting when it starts
-    if CLUSTER not in run(*show, config=shape.config).stdout:
-        run("sacctmgr", "--immediate", "add", "cluster", CLUSTER, config=shape.config)
+    if shape.cluster not in run(*show, config=shape.config).stdout:
+        run("sacctmgr", "--immediate", "add", "cluster", shape.cluster, config=shape.config)
     nodes = [start_node(shape, daemons, name) for name in shape.node_names]
     start_controller(shape, daemons)
     for node in nodes:
@@ -175,7 +177,7 @@ def start_controller(shape: Shape, daemons: Daemons) -> None:
 
 def start_node(shape: Shape, daemons: Daemons, name: str) -> Daemon:
     """Start the daemon of a node."""
-    command = ["slurmd", "-D", "-N", name]
+    command = [*shape.node_command, "slurmd", "-D", "-N", name]
     return daemons.start(node_daemon(name), command, _environment(shape))
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-CLUSTER = "dev"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
@@ -18,19 +16,30 @@ class Shape:
     """Host name of this machine; all nodes run on it."""
     port: int
     """First of the ports it listens on: controller, accounting, then one a node."""
+    cluster: str = "dev"
+    """Name of the cluster."""
     nodes: int = 4
     """Nodes, called node1, node2, …."""
+    node_prefix: str = "node"
+    """Start of the nodes' names."""
     cpus: int = 4
     """CPUs that each node claims to have."""
     memory_mib: int = 65536
     """Memory that each node claims to have."""
     gpus: int = 2
     """Fake GPUs of each node."""
+    node_command: tuple[str, ...] = ()
+    """Command that runs the daemon of a node, such as one that gives it other mounts."""
 
     @property
     def node_names(self) -> tuple[str, ...]:
         """Names of all nodes."""
-        return tuple(f"node{number}" for number in range(1, self.nodes + 1))
+        return tuple(f"{self.node_prefix}{number}" for number in range(1, self.nodes + 1))
+
+    @property
+    def node_range(self) -> str:
+        """Names of all nodes as Slurm writes them."""
+        return f"{self.node_prefix}[1-{self.nodes}]"
 
     @property
     def num_ports(self) -> int:
@@ -65,7 +74,7 @@ def slurm_conf(shape: Shape) -> str:
     folder = shape.folder
     last = shape.port + 1 + shape.nodes
     return f"""\
-ClusterName={CLUSTER}
+ClusterName={shape.cluster}
 SlurmctldHost={shape.host}(127.0.0.1)
 SlurmctldPort={shape.port}
 CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
@@ -105,7 +114,7 @@ AccountingStoragePort={shape.port + 1}
 AccountingStorageEnforce=limits
 AccountingStoragePass={shape.munge_socket}
 AccountingStorageTRES=gres/gpu
-NodeName=node[1-{shape.nodes}] NodeHostname={shape.host} NodeAddr=127.0.0.1 \
+NodeName={shape.node_range} NodeHostname={shape.host} NodeAddr=127.0.0.1 \
 Port=[{shape.port + 2}-{last}] CPUs={shape.cpus} RealMemory={shape.memory_mib} \
 Gres=gpu:{shape.gpus}
 PartitionName=main Nodes=ALL Default=YES MaxTime=2-00:00:00 DefMemPerNode=8192 PriorityTier=1
@@ -115,9 +124,7 @@ PartitionName=urgent Nodes=ALL MaxTime=2-00:00:00 DefMemPerNode=8192 PriorityTie
 
 def gres_conf(shape: Shape) -> str:
     """GPUs of the nodes: Slurm wants a device file of its own for each."""
-    return (
-        f"NodeName=node[1-{shape.nodes}] Name=gpu File={shape.folder}/fakegpu[0-{shape.gpus - 1}]\n"
-    )
+    return f"NodeName={shape.node_range} Name=gpu File={shape.folder}/fakegpu[0-{shape.gpus - 1}]\n"
 
 
 def slurmdbd_conf(shape: Shape) -> str:

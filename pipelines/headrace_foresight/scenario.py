@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+from headrace.suites.site_plan import Policy
 
 Order = Literal["longest", "given", "shortest"]
 
@@ -18,6 +21,8 @@ class SimulatedJob:
     gpus: int = 1
     at_s: float = 0.0
     """When it may begin."""
+    expected_s: float | None = None
+    """What a planner believes that it takes; None: `seconds`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +41,12 @@ class Nodes:
     """From the node's arrival to the first trial; it is paid."""
     walltime_s: float = math.inf
     """Time after which a node is returned, and its trials save a checkpoint."""
+    site: str = ""
+    """Name of their site."""
+    is_own: bool = True
+    """Whether they are not rented by the hour."""
+    speed: float = 1.0
+    """2: a trial takes half the time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +67,10 @@ class Scenario:
     """Start of a trial, each time it begins."""
     backfill: bool = True
     """Whether a node near its time limit takes a trial that ends before the limit, if any."""
+    policy: Policy | None = None
+    """How the trials of several sites are planned; None: the nodes share the waiting trials."""
+    deadline_s: float = math.inf
+    budget_usd: float = math.inf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,3 +88,7 @@ class Outcome:
     interruptions: int
     mean_wait_s: float
     """Mean time from a trial's arrival until it first began."""
+    usd_of: Mapping[str, float]
+    """US dollars by site."""
+    moves: int = 0
+    """Trials that were taken back from a site where they had not begun."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import slurm_dev
@@ -17,6 +20,7 @@ from slurm_dev_files import Shape
 from headrace.batch.commands import LocalCommands
 from headrace.batch.slurm import Slurm, node_names
 from headrace.processes.identity import die_with_parent
+from support import far_folder
 from support.leftovers import unmarked
 from support.waiting import wait_until
 
@@ -26,7 +30,7 @@ LEAVING_S = 60
 
 @dataclass(frozen=True)
 class DevSlurm:
-    """A running Slurm with four nodes."""
+    """A running Slurm."""
 
     shape: Shape
     """What it consists of."""
@@ -75,6 +79,16 @@ class DevSlurm:
             with unmarked():
                 slurm_dev.start_controller(self.shape, self.daemons)
 
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Let the controller answer nothing inside the context."""
+        (pid,) = [each.pid for each in self.daemons.all if each.name == "slurmctld"]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
     def heal(self) -> None:
         """Bring all daemons and nodes back."""
         self.restart_controller()
@@ -100,19 +114,40 @@ class DevSlurm:
         return self.run("squeue", "--noheader", "--format=%i", *options).split()
 
 
-@pytest.fixture(scope="session")
-def dev_slurm() -> Iterator[DevSlurm]:
-    """A Slurm of four nodes with two fake GPUs each; its daemons end with the tests."""
+@contextmanager
+def running(*, is_far: bool = False, **shape_keys: Any) -> Iterator[DevSlurm]:
+    """Run a Slurm whose daemons end with this process.
+
+    Args:
+        is_far: Whether its nodes have the files of a `far_folder` in the Slurm's folder.
+        shape_keys: Fields of its `Shape`.
+    """
     reason = slurm_dev.why_not()
     if reason:
         pytest.skip(reason)
     folder = Path(tempfile.mkdtemp(prefix="headrace-slurm-", dir="/tmp"))  # short: sockets in it
+    if is_far:
+        shape_keys["node_command"] = far_folder.node_command(folder)
     daemons = Daemons(folder, before=lambda: die_with_parent(signal.SIGKILL))
     try:
-        yield DevSlurm(slurm_dev.up(daemons), daemons)
+        yield DevSlurm(slurm_dev.up(daemons, **shape_keys), daemons)
     finally:
         slurm_dev.down(daemons)
         shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def dev_slurm() -> Iterator[DevSlurm]:
+    """A Slurm of four nodes with two fake GPUs each; its daemons end with the tests."""
+    with running() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def second_slurm() -> Iterator[DevSlurm]:
+    """Another Slurm, of two nodes whose shared folder is `far_folder.mounted`."""
+    with running(is_far=True, cluster="far", node_prefix="far", nodes=2, cpus=2) as started:
+        yield started
 
 
 @pytest.fixture

@@ -9,48 +9,44 @@ import logging
 import math
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Literal
+from pathlib import Path
 
 from pydantic import JsonValue
 
-from headrace.batch.meter import meter_of
-from headrace.errors import HeadraceError, StepCancelledError
+from headrace.errors import HeadraceError, LeaseEndsError
+from headrace.files.layout import RunFolder
 from headrace.informing import inform
-from headrace.multi_site.site_link import Message, SiteLink
-from headrace.recipe.recipe import Recipe
-from headrace.recipe.site import Role, Site
-from headrace.runs.site_machines import most_cost
-from headrace.states import StepState
+from headrace.multi_site.site_link import Message
+from headrace.multi_site.sites import SiteState
+from headrace.states import FailureClass, StepState
 from headrace.steps.context import StepContext
+from headrace.steps.mailbox import Failure, Progress, StepResult, StepStatus
 from headrace.suites.driver import SuiteDriver
 from headrace.suites.event_log import Journal
-from headrace.suites.nodes import needs_of
 from headrace.suites.points import PointSource
 from headrace.suites.records import (
+    PRUNED,
     Added,
     Assigned,
     Control,
     Ended,
     Entry,
-    SiteSummary,
     Started,
     SuiteSummary,
     Withdrawn,
 )
-from headrace.suites.schedule import NodeResources, Resources
-from headrace.suites.site_plan import Plan, PlanInput, PlannedSite, SitePlan, plan
+from headrace.suites.schedule import Resources
+from headrace.suites.site_plan import Plan, PlanInput, SitePlan, plan
 from headrace.suites.suite_state import TrialState
-from headrace.suites.trial_order import Eta, elapsed_s
-from headrace.suites.trial_policy import ended, folder_of, judge, left_by
+from headrace.suites.trial_order import Eta
+from headrace.suites.trial_policy import Glances, ended, folder_of, judge, left_by
 
 logger = logging.getLogger(__name__)
 
 _WAIT_S = 0.2
 _FIRST_READ_S = 10.0
-_UNREACHABLE_S = 15.0
 _GIVEN_UP = 10
 """Times `limits.lost_after` after which running trials of an unreachable site begin elsewhere."""
 
@@ -60,61 +56,6 @@ _PAUSE_S = 30.0
 _END_S = 60.0
 _GUESS_S = 60.0
 """Duration of a trial before any has ended."""
-
-_LEAST_PAID_S = 60.0
-
-
-@dataclass(eq=False)
-class SiteState:
-    """A site, as the driver knows it."""
-
-    site: Site
-    role: Role
-    link: SiteLink
-    per_node: int
-    """Trials at once on a node."""
-    usd_per_hour: float | None
-    """US dollars of a slot."""
-    is_own: bool
-    """Whether its machines are not rented by the hour."""
-    withdrawing: set[int] = field(default_factory=set)
-    limit: int | None = None
-    """The limit that was sent to the part."""
-    failures: int = 0
-    failed_run: StepState | None = None
-    unusable_until_s: float = float("-inf")
-    opening_s: float | None = None
-    """Since when none of its nodes is there, though trials wait, on the monotonic clock."""
-
-    @property
-    def name(self) -> str:
-        """Name of the site."""
-        return self.site.name
-
-    @property
-    def silent_s(self) -> float:
-        """Seconds since the site was last reached."""
-        return time.monotonic() - self.link.look.seen_s
-
-    @property
-    def is_reachable(self) -> bool:
-        """Whether the site was reached lately."""
-        return self.silent_s < _UNREACHABLE_S
-
-    @property
-    def slots(self) -> int:
-        """Most trials at once by its role, or by what its nodes have reported."""
-        summary = self.link.look.summary
-        known = summary.slots if summary is not None else None
-        return known or self.role.nodes * self.per_node
-
-    @property
-    def open_slots(self) -> int:
-        """Slots whose nodes are there."""
-        summary, state = self.link.look.summary, self.link.look.state
-        if summary is None or summary.nodes is None or state is None or state.is_final:
-            return 0
-        return min(summary.nodes * max(self.slots // self.role.nodes, 1), self.slots)
 
 
 class _AnyPlace:
@@ -133,25 +74,27 @@ class _AnyPlace:
         return False
 
 
-def site_state(site: Site, recipe: Recipe, link: SiteLink) -> SiteState:
-    """Return a site before its part is known, by its role."""
-    role = site.roles[recipe.train.role]
-    has_gpus = bool(role.batch.gpus_per_node)
-    needs = needs_of(recipe, role, {}, has_gpus, 1)
-    num_gpus = role.batch.gpus_per_node or role.ranks_per_node
-    most = recipe.suite.trials_per_node if recipe.suite else None
-    node = NodeResources("", num_gpus, range(role.cpus_per_node), most)
-    per_node = max(node.holds(needs), 1)
-    cost = inform(None, f"price of site {site.name}", partial(most_cost, role))
-    usd = None if cost is None or cost.usd_per_hour is None else cost.usd_per_hour
-    return SiteState(
-        site=site,
-        role=role,
-        link=link,
-        per_node=per_node,
-        usd_per_hour=None if usd is None else usd / role.nodes / per_node,
-        is_own=meter_of(role) is None,
-    )
+class _PartGlances(Glances):
+    """Status of running attempts as their parts report it: folders of trials may hang."""
+
+    def __init__(self, run: RunFolder, sites: Sequence[SiteState]) -> None:
+        super().__init__(run)
+        self._sites = sites
+
+    def look(self, running: Mapping[int, TrialState]) -> list[TrialState]:
+        """Return the trials that run at sites within reach."""
+        self._statuses = {
+            each.number: StepStatus(
+                state=StepState.QUEUED if each.waits else StepState.RUNNING,
+                progress=Progress(done=each.done, total=1.0, phase=each.waits),
+                metrics=each.metrics,
+            )
+            for site in self._sites
+            for each in (site.link.look.summary.running if site.link.look.summary else ())
+            if each.number in running
+        }
+        near = {site.name for site in self._sites if site.is_reachable}
+        return [row for row in running.values() if row.site in near]
 
 
 class SitesDriver(SuiteDriver):
@@ -165,6 +108,7 @@ class SitesDriver(SuiteDriver):
         sites: Sequence[SiteState],
     ) -> None:
         super().__init__(context, journal, source, _AnyPlace())
+        self._glances = _PartGlances(self._run, sites)
         self._sites = {each.name: each for each in sites}
         self._plan = Plan(sites=tuple(SitePlan(name=each.name) for each in sites))
         self._known: set[tuple[str, int, int, str, float]] = set()
@@ -189,9 +133,8 @@ class SitesDriver(SuiteDriver):
         for site in self._sites.values():
             for entry in site.link.take():
                 found = True
+                site.take(entry)
                 self._events.note(*self._merged(site, entry))
-                if isinstance(entry, Withdrawn | Started):
-                    site.withdrawing.discard(entry.number)
         if not found:
             time.sleep(_WAIT_S)
 
@@ -224,7 +167,7 @@ class SitesDriver(SuiteDriver):
             if not (is_current or never_began or is_done):
                 return []
             if is_done and not is_assigned and row.site:  # it was given up, and has ended after all
-                self._withdraw(self._sites[row.site], [row], stops=True)
+                self._withdraw(self._sites[row.site], {entry.number}, stops=True)
                 self._link_folder(site, entry.number)
         self._known.add(_identity(entry))
         return [entry]
@@ -252,37 +195,59 @@ class SitesDriver(SuiteDriver):
                 why = f"Site {site.name} is out of reach: {look.error or 'it does not answer'}"
                 self._give_back(site, why, also_running=site.silent_s > _GIVEN_UP * lost_s)
 
+    def _at(self, site: SiteState) -> list[TrialState]:
+        """Return the trials of a site that have not ended."""
+        rows = self.suite_state.rows.values()
+        return [row for row in rows if row.site == site.name and not row.state.is_final]
+
     def _give_back(self, site: SiteState, why: str, *, also_running: bool) -> None:
         """Take the trials of a site back without its help."""
-        rows = [
-            row
-            for row in self.suite_state.rows.values()
-            if row.site == site.name and not row.state.is_final
-        ]
-        rows = [row for row in rows if also_running or row.started is None]
+        rows = [row for row in self._at(site) if also_running or row.started is None]
         entries: list[Entry] = []
         for row in rows:
             if row.started is not None:
-                result = left_by(folder_of(self._run, row), why)
+                result = self._lost(site, row, row.started, why)
                 entry = ended(row.started, result, self.suite_state.objectives)
                 entries.append(judge(row, entry, self._spec, is_orphan=True))
             entries.append(Assigned(number=row.trial.number, site="", why=why))
         if rows:
             logger.warning("%d trials leave site %s: %s", len(rows), site.name, why)
-            self._withdraw(site, rows, stops=True)
+            self._withdraw(site, {row.trial.number for row in rows}, stops=True)
             self._events.note(*entries)
 
-    def _withdraw(self, site: SiteState, rows: Iterable[TrialState], *, stops: bool) -> None:
-        numbers = {row.trial.number for row in rows} - site.withdrawing
+    def _lost(self, site: SiteState, row: TrialState, started: Started, why: str) -> StepResult:
+        """Return the end of an attempt that is given up; its folder is read only within reach."""
+        if site.is_reachable:
+            return left_by(folder_of(self._run, row), why)
+        failure = Failure(failure_class=FailureClass.LOST, error="", message=why)
+        return StepResult(
+            state=StepState.LOST,
+            failure=failure,
+            started_at=started.at,
+            finished_at=max(time.time(), started.at),
+        )
+
+    def _withdraw(self, site: SiteState, numbers: set[int], *, stops: bool) -> None:
+        numbers = numbers - site.withdrawing
         if numbers:
             site.withdrawing |= numbers
             command = Control(what="withdraw", by=_BY, numbers=tuple(sorted(numbers)), stops=stops)
             site.link.send(Message(control=command))
 
     def _stop(self, row: TrialState, why: str) -> None:
-        site = self._sites.get(row.site)
-        if site is not None and site.is_reachable:  # else its folder may hang
-            super()._stop(row, why)
+        if why.startswith(PRUNED) and (site := self._sites.get(row.site)) is not None:
+            site.link.send(Message(pruned=((row.trial.number, row.attempts, why),)))
+
+    def _apply_commands(self) -> None:
+        assigned = [row for row in self.suite_state.waiting() if row.site]
+        super()._apply_commands()
+        for name, site in self._sites.items():
+            rows = [*assigned, *self.suite_state.running.values()]
+            unwanted = {row.trial.number for row in rows if row.unwanted and row.site == name}
+            if new := unwanted - site.cancelled:
+                site.cancelled |= new
+                command = Control(what="cancel", by=_BY, numbers=tuple(sorted(new)))
+                site.link.send(Message(control=command))
 
     def _begin(self) -> None:
         """Trials are assigned once per second, with the plan."""
@@ -293,6 +258,8 @@ class SitesDriver(SuiteDriver):
         return most - len(self.suite_state.running) - len(self._queue)
 
     def _usable(self) -> list[SiteState]:
+        if self._controls.is_paused or self._has_too_many_failures:
+            return []
         return [
             site
             for site in self._sites.values()
@@ -302,10 +269,10 @@ class SitesDriver(SuiteDriver):
         ]
 
     def _ask(self) -> None:
-        for name, control in self._controls.sites.items():
-            if control.leaves and name in self._sites:
-                running = [r for r in self.suite_state.running.values() if r.site == name]
-                self._withdraw(self._sites[name], running, stops=True)
+        for name, site in self._sites.items():
+            mine = {row.trial.number for row in self._at(site)}
+            left = mine if self._controls.sites[name].leaves else set()
+            self._withdraw(site, left | (site.held - mine), stops=True)
         found = inform(self._run, "plan of the sites", self._planned, Plan)
         if found is None:
             return
@@ -314,13 +281,20 @@ class SitesDriver(SuiteDriver):
             self._limit(self._sites[planned.name], planned.slots)
         rows = self.suite_state.rows
         for number, name in found.withdraw:
-            self._withdraw(self._sites[name], [rows[number]], stops=False)
+            self._withdraw(self._sites[name], {number}, stops=False)
         given: dict[str, list[TrialState]] = {}
-        for number, name in found.assign[: self._most_to_begin()]:
+        for number, name in found.assign[: self._most_to_assign()]:
             given.setdefault(name, []).append(rows[number])
         for name, some in given.items():
             self._events.note(*(Assigned(number=row.trial.number, site=name) for row in some))
             self._send_assigned(self._sites[name], some)
+
+    def _most_to_assign(self) -> int:
+        """Return how many more trials may be with the sites, running or not."""
+        most, limit = self._most_to_begin(), self._controls.limit
+        if limit is None:
+            return most
+        return max(most - sum(bool(row.site) for row in self.suite_state.waiting()), 0)
 
     def _send_assigned(self, site: SiteState, rows: Sequence[TrialState]) -> None:
         if not rows:
@@ -332,14 +306,29 @@ class SitesDriver(SuiteDriver):
             )
             for row in rows
         )
-        site.withdrawing -= {row.trial.number for row in rows}
+        numbers = {row.trial.number for row in rows}
+        site.withdrawing -= numbers
+        site.cancelled -= numbers
         moved = tuple(
-            (row.trial.number, self._run.trial(row.trial.number).path.resolve())
-            for row in rows
-            if row.attempts
+            (row.trial.number, source) for row in rows if (source := self._saved(row, site))
         )
         control = Control(what="assign", by=_BY, trials=added)
         site.link.send(Message(control=control, moved=moved))
+
+    def _saved(self, row: TrialState, site: SiteState) -> Path | None:
+        """Return the folder of a trial at the site where it last ran, if it is within reach."""
+        link = self._run.trial(row.trial.number).path
+        if not row.attempts or not link.is_symlink():
+            return None
+        folder = link.readlink()  # the folder itself may hang
+        for each in self._sites.values():
+            if (
+                each is not site
+                and each.is_reachable
+                and each.link.folder(row.trial.number) == folder
+            ):
+                return folder
+        return None
 
     def _limit(self, site: SiteState, slots: int) -> None:
         """Tell a part how many trials it may run at once."""
@@ -360,54 +349,35 @@ class SitesDriver(SuiteDriver):
             if row.state is StepState.SUCCEEDED and not row.pruned
         ]
         guess_s = statistics.fmean(known_s or took_s or [_GUESS_S])
-        is_paused, usable = self._controls.is_paused, self._usable()
-        names = [site.name for site in self._sites.values()]
-        asked = partial(self._order.speeds, names, self.suite_state)
+        usable = self._usable()
+        asked = partial(self._order.speeds, list(self._sites), self.suite_state)
         speeds = inform(self._run, "speed of sites", asked, dict) or {}
-        sites = tuple(
-            self._planned_site(site, guess_s, speeds.get(site.name, 1.0), site in usable)
-            for site in self._sites.values()
-        )
+        sites = []
+        for site in self._sites.values():
+            start = partial(self._order.start_s, site.site, self._context.recipe.train.role)
+            usual_s = inform(self._run, "start of a site", start, float) or 0.0
+            is_patient = self._spec.policy == "spread"
+            limit = self._controls.sites[site.name].limit if site in usable else 0
+            speed = speeds.get(site.name, 1.0)
+            mine = self._at(site)
+            sites.append(
+                site.planned(
+                    mine,
+                    guess_s / speed,
+                    speed,
+                    limit=limit,
+                    usual_s=usual_s,
+                    is_patient=is_patient,
+                )
+            )
         deadline, budget = self._spec.deadline, self._spec.budget
         spent = sum(site.link.look.usd or 0.0 for site in self._sites.values())
-        if is_paused or self._has_too_many_failures:
-            queue = []
         return PlanInput(
-            sites=sites,
+            sites=tuple(sites),
             waiting=tuple((number, seconds or guess_s) for number, seconds in queue),
             policy=self._spec.policy,
             left_s=math.inf if deadline is None else deadline + self._begun_at - time.time(),
             budget_usd=math.inf if budget is None else budget - spent,
-        )
-
-    def _planned_site(
-        self, site: SiteState, guess_s: float, speed: float, is_usable: bool
-    ) -> PlannedSite:
-        rows = self.suite_state.rows.values()
-        mine = [row for row in rows if row.site == site.name and not row.state.is_final]
-        running = [row for row in mine if row.started is not None]
-        assigned = [row for row in mine if row.started is None]
-        limit = self._controls.sites[site.name].limit
-        slots = min(site.slots, site.slots if limit is None else limit) if is_usable else 0
-        open_slots = site.open_slots
-        is_opening = bool(assigned) and not open_slots
-        site.opening_s = (site.opening_s or time.monotonic()) if is_opening else None
-        waits_s = 0.0 if site.opening_s is None else time.monotonic() - site.opening_s
-        asked = partial(self._order.start_s, site.site, self._context.recipe.train.role)
-        usual_s = inform(self._run, "start of a site", asked, float) or 0.0
-        return PlannedSite(
-            name=site.name,
-            slots=slots,
-            is_own=site.is_own,
-            usd_per_hour=site.usd_per_hour or 0.0,
-            start_s=max(usual_s, waits_s),
-            speed=speed,
-            open_slots=open_slots,
-            running_s=tuple(max(guess_s / speed - elapsed_s(row), 1.0) for row in running),
-            assigned=tuple(
-                row.trial.number for row in assigned if row.trial.number not in site.withdrawing
-            ),
-            min_paid_s=_LEAST_PAID_S if not site.is_own else 0.0,
         )
 
     def _is_over(self) -> bool:
@@ -430,12 +400,11 @@ class SitesDriver(SuiteDriver):
             time.sleep(_WAIT_S)
 
     def _stop_attempts(self, why: HeadraceError) -> None:
-        """Take all trials back if the suite is cancelled; otherwise the sites go on."""
-        if not isinstance(why, StepCancelledError):
+        """Take all trials back; if only the driver's lease ends, the sites go on."""
+        if isinstance(why, LeaseEndsError):
             return
-        for name, site in self._sites.items():
-            rows = [row for row in self.suite_state.rows.values() if row.site == name]
-            self._withdraw(site, [row for row in rows if not row.state.is_final], stops=True)
+        for site in self._sites.values():
+            self._withdraw(site, {row.trial.number for row in self._at(site)}, stops=True)
             if site.link.look.run_id:
                 site.link.send(Message(control=Control(what="close", by=_BY)))
         until_s = time.monotonic() + _END_S / 4
@@ -444,48 +413,17 @@ class SitesDriver(SuiteDriver):
 
     def _summary(self, eta: Eta | None) -> SuiteSummary:
         planned = {each.name: each for each in self._plan.sites}
-        rows = tuple(self._shown(site, planned[name]) for name, site in self._sites.items())
+        rows = tuple(
+            site.shown(
+                [row for row in self.suite_state.rows.values() if row.site == name],
+                planned[name],
+                self._controls.sites[name],
+            )
+            for name, site in self._sites.items()
+        )
         if eta is None and math.isfinite(self._plan.makespan_s) and self._plan.makespan_s:
             eta = Eta(seconds=self._plan.makespan_s, half_s=0.3 * self._plan.makespan_s)
         return super()._summary(eta).model_copy(update={"sites": rows})
-
-    def _shown(self, site: SiteState, planned: SitePlan) -> SiteSummary:
-        look, control = site.link.look, self._controls.sites[site.name]
-        mine = [row for row in self.suite_state.rows.values() if row.site == site.name]
-        running = sum(row.started is not None for row in mine)
-        ended_here = sum(row.state.is_final for row in mine)
-        state, why = self._state_of(site)
-        return SiteSummary(
-            site=site.name,
-            state=state,
-            why=why or look.phase or planned.why,
-            run_id=look.run_id,
-            slots=site.slots,
-            planned=planned.slots,
-            limit=control.limit,
-            running=running,
-            assigned=len(mine) - running - ended_here,
-            ended=ended_here,
-            is_own=site.is_own,
-            usd_per_hour=site.usd_per_hour,
-            usd=look.usd,
-            eta_s=planned.ends_s or None,
-            expected_usd=(look.usd or 0.0) + planned.usd,
-        )
-
-    def _state_of(
-        self, site: SiteState
-    ) -> tuple[Literal["closed", "opening", "open", "paused", "unreachable", "failed"], str]:
-        look = site.link.look
-        if not site.is_reachable:
-            return "unreachable", look.error
-        if self._controls.sites[site.name].is_paused:
-            return "paused", ""
-        if time.monotonic() < site.unusable_until_s:
-            return "failed", look.why
-        if look.state is None or look.state.is_final:
-            return "closed", ""
-        return ("open", "") if site.open_slots else ("opening", look.phase)
 
 
 _BY = "suite"

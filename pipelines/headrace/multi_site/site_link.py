@@ -30,6 +30,7 @@ from headrace.runs.parts import part_key, part_status
 from headrace.runs.runs import Run, run_of_record
 from headrace.runs.suites import has_more_to_do
 from headrace.states import StepState
+from headrace.steps import mailbox
 from headrace.suites.records import ENTRY, Control, Entry, SuiteSummary
 
 logger = logging.getLogger(__name__)
@@ -63,7 +64,9 @@ class PartLook:
 class Message:
     """A command to a part."""
 
-    control: Control
+    control: Control | None = None
+    pruned: tuple[tuple[int, int, str], ...] = ()
+    """Number and attempt of trials that a pruner ends, and why."""
     moved: tuple[tuple[int, Path], ...] = ()
     """Trials that have run at other sites, with their folders there: it gets their checkpoints."""
 
@@ -174,13 +177,16 @@ class SiteLink:
             message = self._messages[0]
             for number, folder in message.moved:
                 _bring(folder, part.folder.trial(number))
-            given = [
-                each.model_copy(update={"trial": trial_at(part, self._suite, each.trial)})
-                for each in message.control.trials
-            ]
-            control = message.control.model_copy(update={"trials": tuple(given)})
-            append_line(part.folder.controls, control.model_dump_json())
-            self._is_new = self._is_new or bool(given)
+            for number, attempt, why in message.pruned:
+                mailbox.request_cancel(part.folder.trial(number).step(attempt), why)
+            if (control := message.control) is not None:
+                given = tuple(
+                    each.model_copy(update={"trial": trial_at(part, self._suite, each.trial)})
+                    for each in control.trials
+                )
+                control = control.model_copy(update={"trials": given})
+                append_line(part.folder.controls, control.model_dump_json())
+                self._is_new = self._is_new or bool(given)
             with self._lock:
                 del self._messages[0]
 

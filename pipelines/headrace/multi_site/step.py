@@ -6,8 +6,9 @@ from contextlib import ExitStack
 from typing import Any
 
 from headrace.errors import StepError
-from headrace.multi_site.driver import SitesDriver, site_state
+from headrace.multi_site.driver import SitesDriver
 from headrace.multi_site.site_link import SiteLink
+from headrace.multi_site.sites import site_state
 from headrace.runs.parts import sites_of
 from headrace.runs.runs import open_run
 from headrace.steps.context import StepContext

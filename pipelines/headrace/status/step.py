@@ -157,7 +157,8 @@ def attempt_views(run_id: str, attempts: Sequence[AttemptRecord]) -> tuple[Attem
     """Return attempts at the steps of a run, in the order of their requests."""
     run_id, _, trial = run_id.partition(":")
     used = open_ledger().usage(run_id, trial=int(trial or 0))
-    nodes = {("train" if trial else row.step, row.attempt): row.node for row in used}
+    own = (row for row in used if trial or row.run_id == run_id)  # parts have steps of that name
+    nodes = {("train" if trial else row.step, row.attempt): row.node for row in own}
     views = map(AttemptView.model_validate, attempts)
     return tuple(
         view.model_copy(update={"node": nodes.get((view.step, view.attempt), "")}) for view in views

@@ -96,7 +96,7 @@ class Plan:
 _MOVE_S, _MOVE_SHARE = 15.0, 0.1
 """An assigned trial is taken back if elsewhere it ends earlier by this time and this share of its
 wait; by five times as much while no slot is free there."""
-_SAFE, _RELEASE = 0.95, 0.85
+_SAFE, _RELEASE = 0.95, 0.9
 """Shares of the time until the deadline: slots are added until the plan ends within the first, and
 given up only if it ends within the second without them."""
 _NEARLY = 1.02
@@ -255,14 +255,13 @@ class _Work:
     def added(self, counts: dict[str, int]) -> tuple[dict[str, int], float]:
         """Return slots of further sites for the deadline, and when the plan with them ends."""
         safe_s, release_s = self.now.left_s * _SAFE, self.now.left_s * _RELEASE
-        found, untils_s = self._fewest(counts, safe_s), [safe_s]
-        if any(_num_open(each) > found[each.name] for each in self.more):
-            enough, untils_s = self._fewest(counts, release_s), [release_s, safe_s]
-            for each in self.more:
-                kept = min(_num_open(each), enough[each.name])
-                found[each.name] = max(found[each.name], kept)
-        met = (each for each in untils_s if self.is_met(counts | found, each))
-        return found, next(met, -math.inf)
+        found = self._fewest(counts, safe_s)
+        kept = {each.name: max(_num_open(each), found[each.name]) for each in self.more}
+        if kept != found and not self.is_met(counts | found, release_s):
+            found = {each.name: min(kept[each.name], each.slots) for each in self.more}
+            if self.is_met(counts | found, release_s):
+                return found, release_s
+        return found, safe_s if self.is_met(counts | found, safe_s) else -math.inf
 
     def _fewest(self, counts: dict[str, int], until_s: float) -> dict[str, int]:
         """Return the fewest slots of further sites that end until then, or nearly the first."""
@@ -317,7 +316,8 @@ class _Work:
     ) -> _Schedule:
         """Lay each trial onto the first site where it ends until then; else where it ends first.
 
-        Only if it `is_final`, trials rather stay where they wait.
+        Only if it `is_final`, trials rather stay where they wait. Else it is given up, without an
+        end, as soon as a trial ends later.
         """
         lanes = [
             _Lane(self.by_name[name], self.ranks.get(name, 0), *self._free_at(name, count))
@@ -337,6 +337,9 @@ class _Work:
                 end_s = free_at[0] + seconds * pace
                 if end_s < best_s and seconds * pace * usd_per_s <= left_usd:
                     best, best_s, best_rank = lane, end_s, rank
+            if best_s > until_s > -math.inf and not is_final:
+                is_whole = False
+                break
             if home in homes and best is not None and self._stays(homes[home], best, seconds):
                 best = homes[home]
             if best is not None and best.usd_per_s and best.added_usd(seconds) > left_usd:

@@ -187,7 +187,7 @@ class SuiteState:
 
     def _again(self, row: TrialState, at: float) -> None:
         row.unwanted = row.leaves = False
-        row.failed, row.avoids = (), frozenset()
+        row.failed, row.avoids, row.site = (), frozenset(), ""
         if row.state.is_final:
             self.counts[row.counted_as] -= 1
             row.state, row.pruned, row.since = StepState.QUEUED, False, at

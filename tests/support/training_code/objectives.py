@@ -66,6 +66,12 @@ FATES = {
 }
 
 
+def drawn(seconds):
+    """Gives a number that depends on the seed only, after so many seconds."""
+    time.sleep(seconds)
+    return {"value": float(np.random.default_rng(seed()).random())}
+
+
 def held(x, notes):
     """Waits for a file `go` in the folder of notes, or `go-x`."""
     files = [Path(notes, "go"), Path(notes, f"go-{x:g}")]

@@ -21,6 +21,7 @@ from headrace.files.atomic import write_record
 from headrace.files.removal import check_removable, disk_bytes, remove
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.run_filter import Marks
+from headrace.multi_site.parts import make_part
 from headrace.recipe.site import RetentionRule
 from headrace.runs.audit import Actor
 from headrace.runs.runs import Run, open_run
@@ -29,6 +30,7 @@ from headrace.states import BY_HAND, StepState
 from headrace.status.run import run_views
 from headrace.status.run_details import run_details
 from headrace.suites.records import SuiteSummary
+from support.many_sites import packed_suite
 from support.past_runs import step_ended
 from support.runs import lease_on_disk, make_run
 from support.suite_journal import added, journal, make_suite, started
@@ -257,6 +259,7 @@ KILLED = """
 import os, shutil, sys
 from headrace.cleanup import clean
 from headrace.ledger.run_filter import Marks
+from headrace.multi_site.parts import make_part
 from headrace.recipe.site import RetentionRule
 from headrace.runs.audit import Actor
 calls = iter(range(1000))
@@ -456,3 +459,35 @@ def test_names_and_holes_of_files_count_once(tmp_path: Path):
         file.truncate(10**9)
     (tmp_path / "link").symlink_to("/usr")
     assert 8192 <= disk_bytes(tmp_path, set()) < 30_000
+
+
+def test_parts_of_a_suite_go_with_it_and_never_alone(headrace_home: Path) -> None:
+    suite = packed_suite(headrace_home)
+    part = make_part(suite, "box").run_id
+    folder = open_run(part).folder
+    checkpoint = folder.trial(1).checkpoints / "final.ckpt"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.write_bytes(b"x" * 20_000)
+    suite.folder.trials.mkdir()
+    suite.folder.trial(1).path.symlink_to(folder.trial(1).path)
+    open_ledger().finish_run(suite.run_id, StepState.SUCCEEDED, time.time())
+    assert names(going()) == set()  # its part has not ended
+    open_ledger().finish_run(part, StepState.FAILED, time.time())
+    assert names(going(named=[suite.run_id])) == {suite.run_id, part}
+    assert sum(item.num_bytes for item in measure() if item.name == suite.run_id) < 300_000
+    open_ledger().mark_runs([suite.run_id], Marks(star=True))
+    assert names(going()) == set()
+    plan = [item.model_copy(update={"stays": ""}) for item in make_plan(ALL)]
+    assert {item.stays for item in carry_out(plan, ADA)} == {
+        "star or tag",
+        "another run refers to it",
+    }
+    assert checkpoint.exists()
+    open_ledger().mark_runs([suite.run_id], Marks(star=False))
+    cleaned()
+    assert not checkpoint.exists()
+    assert folder.recipe.exists()
+    assert names(going()) == set()
+    cleaned(named=[suite.run_id])
+    assert not folder.path.exists()
+    assert not suite.folder.path.exists()

@@ -1,0 +1,202 @@
+"""Sites of a suite, as its driver knows them: slots, prices, and how their parts stand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+from headrace.batch.meter import meter_of
+from headrace.informing import inform
+from headrace.multi_site.site_link import SiteLink
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Role, Site
+from headrace.runs.site_machines import most_cost
+from headrace.states import StepState
+from headrace.suites.nodes import needs_of
+from headrace.suites.records import Added, Ended, Entry, SiteSummary, Started, Withdrawn
+from headrace.suites.schedule import NodeResources
+from headrace.suites.site_plan import PlannedSite, SitePlan
+from headrace.suites.suite_state import SiteControl, TrialState
+from headrace.suites.trial_order import elapsed_s
+
+_UNREACHABLE_S = 15.0
+_LEAST_PAID_S = 60.0
+_PATIENCE_S = 120.0
+
+
+@dataclass(eq=False)
+class SiteState:
+    """A site, as the driver knows it."""
+
+    site: Site
+    role: Role
+    link: SiteLink
+    per_node: int
+    """Trials at once on a node."""
+    usd_per_hour: float | None
+    """US dollars of a slot."""
+    is_own: bool
+    """Whether its machines are not rented by the hour."""
+    speed: float = 1.0
+    """Speed relative to the other sites."""
+    held: set[int] = field(default_factory=set)
+    """Trials that its part has and that have not ended there."""
+    withdrawing: set[int] = field(default_factory=set)
+    """Trials that the part was asked to give back."""
+    cancelled: set[int] = field(default_factory=set)
+    """Trials that it was asked to cancel."""
+    limit: int | None = None
+    """The limit that was sent to the part."""
+    failures: int = 0
+    failed_run: StepState | None = None
+    unusable_until_s: float = float("-inf")
+    opening_s: float | None = None
+    """Since when none of its nodes is there, though trials wait, on the monotonic clock."""
+
+    @property
+    def name(self) -> str:
+        """Name of the site."""
+        return self.site.name
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the site was last reached."""
+        return time.monotonic() - self.link.look.seen_s
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the site was reached lately."""
+        return self.silent_s < _UNREACHABLE_S
+
+    @property
+    def slots(self) -> int:
+        """Most trials at once by its role, or by what its nodes have reported."""
+        summary = self.link.look.summary
+        known = summary.slots if summary is not None else None
+        return known or self.role.nodes * self.per_node
+
+    @property
+    def open_slots(self) -> int:
+        """Slots whose nodes are there."""
+        summary, state = self.link.look.summary, self.link.look.state
+        if summary is None or summary.nodes is None or state is None or state.is_final:
+            return 0
+        return min(summary.nodes * max(self.slots // self.role.nodes, 1), self.slots)
+
+    def take(self, entry: Entry) -> None:
+        """Take an entry of the part's journal."""
+        if isinstance(entry, Added):
+            self.held.add(entry.trial.number)
+        elif isinstance(entry, Withdrawn) or (isinstance(entry, Ended) and entry.is_final):
+            self.held.discard(entry.number)
+        if isinstance(entry, Started | Withdrawn | Ended):  # it may have begun before it left
+            self.withdrawing.discard(entry.number)
+
+    def planned(
+        self,
+        rows: Sequence[TrialState],
+        expected_s: float,
+        speed: float,
+        *,
+        limit: int | None,
+        usual_s: float,
+        is_patient: bool = False,
+    ) -> PlannedSite:
+        """Return the site for the plan.
+
+        Args:
+            rows: Its trials that have not ended.
+            expected_s: Expected seconds of a trial here.
+            speed: As in `PlannedSite`.
+            limit: Most trials at once by command; None: no limit.
+            usual_s: Seconds until a node that is requested begins a trial.
+            is_patient: Whether trials wait for its nodes, though others begin them sooner.
+        """
+        assigned = [row.trial.number for row in rows if row.started is None]
+        is_opening = bool(assigned) and not self.open_slots
+        self.opening_s = (self.opening_s or time.monotonic()) if is_opening else None
+        self.speed = speed
+        waits_s = 0.0 if self.opening_s is None else time.monotonic() - self.opening_s
+        # overdue nodes are expected to be late by as much again
+        start_s = usual_s - waits_s if waits_s < usual_s else waits_s
+        if is_patient and waits_s < max(usual_s, _PATIENCE_S):
+            start_s = 0.0
+        return PlannedSite(
+            name=self.name,
+            slots=self.slots if limit is None else min(self.slots, limit),
+            is_own=self.is_own,
+            usd_per_hour=self.usd_per_hour or 0.0,
+            start_s=start_s,
+            speed=speed,
+            open_slots=self.open_slots,
+            running_s=tuple(
+                max(expected_s - elapsed_s(row), 1.0) for row in rows if row.started is not None
+            ),
+            assigned=tuple(number for number in assigned if number not in self.withdrawing),
+            min_paid_s=0.0 if self.is_own else _LEAST_PAID_S,
+        )
+
+    def shown(
+        self, rows: Sequence[TrialState], plan: SitePlan, control: SiteControl
+    ) -> SiteSummary:
+        """Return the site for `suite.json`; `rows` are all its trials."""
+        look, state = self.link.look, self._state(control)
+        running = sum(row.started is not None for row in rows)
+        ended = sum(row.state.is_final for row in rows)
+        why = {"unreachable": look.error, "failed": look.why}.get(state, "")
+        return SiteSummary(
+            site=self.name,
+            state=state,
+            why=why or look.phase or plan.why,
+            run_id=look.run_id,
+            slots=self.slots,
+            planned=plan.slots,
+            limit=control.limit,
+            running=running,
+            assigned=len(rows) - running - ended,
+            ended=ended,
+            is_own=self.is_own,
+            usd_per_hour=self.usd_per_hour,
+            usd=look.usd,
+            speed=self.speed,
+            eta_s=plan.ends_s or None,
+            expected_usd=(look.usd or 0.0) + plan.usd,
+        )
+
+    def _state(
+        self, control: SiteControl
+    ) -> Literal["closed", "opening", "open", "paused", "unreachable", "failed"]:
+        state = self.link.look.state
+        if not self.is_reachable:
+            return "unreachable"
+        if control.is_paused:
+            return "paused"
+        if time.monotonic() < self.unusable_until_s:
+            return "failed"
+        if state is None or state.is_final:
+            return "closed"
+        return "open" if self.open_slots else "opening"
+
+
+def site_state(site: Site, recipe: Recipe, link: SiteLink) -> SiteState:
+    """Return a site before its part is known, by its role."""
+    role = site.roles[recipe.train.role]
+    has_gpus = bool(role.batch.gpus_per_node)
+    needs = needs_of(recipe, role, {}, has_gpus, 1)
+    num_gpus = role.batch.gpus_per_node or role.ranks_per_node
+    most = recipe.suite.trials_per_node if recipe.suite else None
+    node = NodeResources("", num_gpus, range(role.cpus_per_node), most)
+    per_node = max(node.holds(needs), 1)
+    cost = inform(None, f"price of site {site.name}", partial(most_cost, role))
+    usd = None if cost is None or cost.usd_per_hour is None else cost.usd_per_hour
+    return SiteState(
+        site=site,
+        role=role,
+        link=link,
+        per_node=per_node,
+        usd_per_hour=None if usd is None else usd / role.nodes / per_node,
+        is_own=meter_of(role) is None,
+    )

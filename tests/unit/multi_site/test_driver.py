@@ -1,0 +1,155 @@
+"""The driver of a suite over several sites, whose parts are scripted, in simulated time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace.files.lines import append_line
+from headrace.suites.records import Assigned, Control
+from support.scripted_parts import Clock, ScriptedSuite, patched
+
+_FAULTS = ("unreachable", "long unreachable", "fail", "driver", "leave", "pause")
+_SHORT, _LONG = 40, 260
+_TURNS = 6000
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    patched(monkeypatch, clock)
+    return clock
+
+
+def _suite(path: Path, clock: Clock, num_trials: int = 12, **spec: Any) -> ScriptedSuite:
+    given = {"sites": ["a", "b"], "policy": "spread", **spec}
+    return ScriptedSuite(path, num_trials, clock, given)
+
+
+def _ask(suite: ScriptedSuite, what: Any, **fields: Any) -> None:
+    append_line(suite.run.controls, Control(what=what, by="test", **fields).model_dump_json())
+
+
+def _until_over(suite: ScriptedSuite, turns: int = _TURNS) -> None:
+    for _ in range(turns):
+        suite.turn()
+        if suite.is_over:
+            return
+    raise AssertionError(f"not over: {suite.driver.suite_state.counts}, {suite.driver._plan}")
+
+
+def _check_whole(suite: ScriptedSuite) -> None:
+    """All trials have ended once, each with the figure that its values give."""
+    ends = suite.ends()
+    assert Counter(each.number for each in ends) == dict.fromkeys(range(1, suite.num_trials + 1), 1)
+    assert {each.number: each.metrics["loss"] for each in ends} == {
+        number: float(number - 1) for number in range(1, suite.num_trials + 1)
+    }
+
+
+def test_trials_are_shared_out_and_each_runs_once(tmp_path: Path, clock: Clock) -> None:
+    suite = _suite(tmp_path, clock)
+    begun_s = clock.now
+    _until_over(suite)
+    _check_whole(suite)
+    assert sorted(n for part in suite.parts for n in part.executed) == list(range(1, 13))
+    assert all(len(part.executed) >= 5 for part in suite.parts)
+    assert clock.now - begun_s < 1.3 * 12 * 5 / 4  # four slots, five seconds each
+
+
+@settings(
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    faults=st.lists(
+        st.tuples(st.integers(0, 150), st.sampled_from(_FAULTS), st.integers(0, 1)), max_size=6
+    )
+)
+def test_no_fault_of_a_site_loses_or_repeats_a_trial(
+    tmp_path_factory: pytest.TempPathFactory, clock: Clock, faults: list[tuple[int, str, int]]
+) -> None:
+    suite = _suite(tmp_path_factory.mktemp("suite"), clock)
+    back: dict[int, int] = {}
+    for turn in range(_TURNS):
+        for _, what, index in (each for each in faults if each[0] == turn):
+            part = suite.parts[index]
+            if what == "driver":
+                suite.begin()
+            elif what == "fail":
+                part.kill()
+            elif what in ("leave", "pause"):
+                _ask(suite, f"{what}-site", site=part.run.run_id)
+            else:
+                part.is_reachable = False
+                back[index] = turn + (_SHORT if what == "unreachable" else _LONG)
+            if what in ("leave", "pause"):
+                back[index + 2] = turn + _SHORT
+        for index in [index for index, end in back.items() if end == turn]:
+            if index < 2:
+                suite.parts[index].is_reachable = True
+            else:
+                _ask(suite, "resume-site", site=suite.parts[index - 2].run.run_id)
+        suite.turn()
+        if suite.is_over and turn > 200:
+            break
+    assert suite.is_over, suite.driver.suite_state.counts
+    _check_whole(suite)
+
+
+def test_a_site_that_is_left_gives_its_trials_to_the_others(tmp_path: Path, clock: Clock) -> None:
+    suite = _suite(tmp_path, clock)
+    for _ in range(10):
+        suite.turn()
+    assert suite.parts[0].running
+    _ask(suite, "leave-site", site="a")
+    _until_over(suite)
+    _check_whole(suite)
+    assert suite.parts[0].executed == []
+    taken = [e for e in suite.journal.entries() if isinstance(e, Assigned) and not e.site]
+    assert len(taken) >= 2
+
+
+@pytest.mark.parametrize("what", ["cancel", "limit", "retry"])
+def test_commands_to_trials_reach_their_sites(tmp_path: Path, clock: Clock, what: str) -> None:
+    suite = _suite(tmp_path, clock)
+    fields: dict[str, Any] = {"limit": 1} if what == "limit" else {"numbers": (1, 2, 12)}
+    most = 0
+    _ask(suite, "cancel" if what == "retry" else what, **fields)
+    for _ in range(_TURNS):
+        suite.turn()
+        most = max(most, sum(len(part.running) for part in suite.parts))
+        if suite.is_over:
+            break
+    if what == "retry":
+        _ask(suite, "retry", numbers=(1, 2, 12))
+        for _ in range(10):
+            suite.turn()
+        _until_over(suite)
+    executed = sorted(n for part in suite.parts for n in part.executed)
+    assert executed == (list(range(3, 12)) if what == "cancel" else list(range(1, 13)))
+    if what == "limit":
+        assert most == 1
+
+
+def test_results_of_a_site_that_was_given_up_count(tmp_path: Path, clock: Clock) -> None:
+    """Its trials ended while it was out of reach: they do not run again once it is back."""
+    suite = _suite(tmp_path, clock, num_trials=4)
+    for _ in range(10):
+        suite.turn()
+    running = set(suite.parts[0].running)
+    assert running
+    suite.parts[0].is_reachable = suite.parts[1].is_reachable = False
+    for _ in range(_LONG):
+        suite.turn()
+    assert suite.driver.suite_state.num_ended == 0
+    suite.parts[0].is_reachable = suite.parts[1].is_reachable = True
+    _until_over(suite)
+    _check_whole(suite)
+    assert sum(len(part.executed) for part in suite.parts) == 4

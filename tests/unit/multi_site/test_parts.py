@@ -1,0 +1,293 @@
+"""Parts of a suite over several sites: their record, their code, and the copy of the dataset."""
+
+from __future__ import annotations
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import SiteError, StepError, UnknownNameError, UserError
+from headrace.execution.resume import take_over_changed, take_over_run
+from headrace.files.layout import RunFolder
+from headrace.files.lines import append_line
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.rows import RunRecord
+from headrace.ledger.run_filter import RunFilter
+from headrace.multi_site.part import bring_dataset
+from headrace.multi_site.parts import make_part, trial_at
+from headrace.objects.store import read_manifest_at
+from headrace.runs import parts
+from headrace.runs.code_state import CodeSnapshot
+from headrace.runs.names import named
+from headrace.runs.origin import origin
+from headrace.runs.planned_steps import steps_of
+from headrace.runs.provenance import read_provenance
+from headrace.runs.runs import Run, open_run
+from headrace.runs.suite_sites import asked_sites
+from headrace.runs.suites import has_more_to_do
+from headrace.states import DRIVER_ROLE
+from headrace.suites.points import expand, trial_recipe
+from headrace.suites.records import Added, CommandsApplied, Control
+from support.factories import write_site
+from support.ledger_rows import lease_row
+from support.many_sites import DATASET, packed_suite, write_sites
+from support.runs import make_run
+from support.staged_datasets import make_dataset, same_bytes
+
+
+@pytest.fixture(autouse=True)
+def _home(headrace_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HEADRACE_LEDGER", raising=False)
+
+
+def record(run: Run) -> RunRecord:
+    return open_ledger().run(run.run_id)
+
+
+def test_a_part_is_made_once_from_the_suites_record(headrace_home: Path) -> None:
+    suite = packed_suite(headrace_home)
+    with ThreadPoolExecutor(8) as pool:
+        made = {each.run_id for each in pool.map(lambda _: make_part(suite, "box"), range(8))}
+    assert made == {parts.part_id(suite.run_id, "box")}
+    part = make_part(suite, "box")
+    assert part.folder.path == headrace_home / "box" / "runs" / part.run_id
+    assert parts.suite_of_part(part.run_id) == suite.run_id
+    assert [each.run_id for each in parts.part_records(suite.run_id)] == [part.run_id]
+    assert part.recipe.dataset_path == str(headrace_home / "box" / "datasets" / DATASET)
+    assert part.recipe.suite is not None
+    assert not part.recipe.suite.grid
+    assert part.recipe.objectives == suite.recipe.objectives
+    assert [step.role for step in steps_of(part.recipe, "part")] == ["gpu", "gpu"]
+    assert steps_of(suite.recipe, "suite")[-1].role == DRIVER_ROLE
+    assert read_provenance(part.folder) == read_provenance(suite.folder)
+    first = next(iter(expand(suite.recipe)))
+    recipe = trial_recipe(json.loads(part.folder.source.read_bytes()), first.values)
+    assert (recipe.seed, recipe.dataset_path) == (1, part.recipe.dataset_path)
+
+
+def test_lists_have_the_suite_in_place_of_its_parts(headrace_home: Path) -> None:
+    suite = packed_suite(headrace_home)
+    part = make_part(suite, "lab")
+    assert [row.run_id for row in open_ledger().find_runs(RunFilter())] == [suite.run_id]
+    (found,) = open_ledger().find_runs(RunFilter(kind=("part",)))
+    assert found.run_id == part.run_id
+    assert named("latest").name == suite.run_id
+    with pytest.raises(UserError, match="part of a suite at site 'lab'") as error:
+        take_over_run(part.run_id, "cli:here:1:1.0")
+    assert suite.run_id in str(error.value)
+    with pytest.raises(UserError, match="several sites"):
+        take_over_changed(suite.run_id, "cli:here:1:1.0", ["train.nodes=1"], "")
+
+
+def test_a_part_whose_row_is_lost_is_found_by_its_folder(headrace_home: Path) -> None:
+    suite = packed_suite(headrace_home)
+    part = make_part(suite, "box")
+    (part.folder.path / "kept").touch()
+    ledger = open_ledger()
+    with ledger._database.write() as session:
+        session.delete(session.get(RunRecord, part.run_id))
+    assert make_part(suite, "box").run_id == part.run_id
+    assert (part.folder.path / "kept").exists()
+    half = RunFolder(headrace_home / "lab" / "runs" / parts.part_id(suite.run_id, "lab"))
+    half.code.mkdir(parents=True)  # its maker was killed
+    assert open_run(make_part(suite, "lab").run_id).recipe == make_part(suite, "lab").recipe
+
+
+@pytest.mark.parametrize("site", ["cloud", ""])
+def test_only_sites_of_the_suite_get_parts(headrace_home: Path, site: str) -> None:
+    with pytest.raises(UnknownNameError, match="has no site"):
+        make_part(packed_suite(headrace_home), site)
+
+
+def test_the_code_is_the_suites_and_not_todays(headrace_home: Path, tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    script = code / "train.py"
+    script.write_text("V = 1\n")
+    (code / "mine.yaml").write_text(f"train: {{script: {script}}}\n")
+    suite = packed_suite(headrace_home, recipe=str(code / "mine.yaml"))
+    script.write_text("V = 2\n")
+    part = make_part(suite, "box")
+    copied = Path(part.recipe.train.script or "")
+    assert copied.read_text() == "V = 1\n"
+    assert copied.is_relative_to(part.folder.code)
+    assert CodeSnapshot.of(part.folder).digests == CodeSnapshot.of(suite.folder).digests
+    assert part.recipe_as_asked.train.script == str(script)
+    trial = next(iter(expand(suite.recipe)))
+    values = {"train.script": suite.recipe.train.script}
+    moved = trial_at(part, suite, trial.model_copy(update={"values": values}))
+    assert moved.values == {"train.script": str(copied)}
+    suite.folder.trials.mkdir()
+    place = part.folder.trial(1)
+    place.path.mkdir(parents=True)
+    source = json.loads(part.folder.source.read_bytes())
+    place.recipe.write_text(trial_recipe(source, trial.values).model_dump_json(by_alias=True))
+    suite.folder.trial(1).path.symlink_to(place.path)
+    append_line(suite.folder.journal, Added(trial=trial).model_dump_json())
+    found = origin(f"{suite.run_id}:1")  # as of any trial of the suite: rerun makes it anywhere
+    assert found.recipe.train.script == suite.recipe.train.script
+
+
+def test_later_trials_let_a_part_that_has_ended_go_on(headrace_home: Path) -> None:
+    part = make_part(packed_suite(headrace_home), "box").folder
+    assert not has_more_to_do(part)
+    for what in ("close", "assign"):
+        append_line(part.controls, Control(what=what, by="me").model_dump_json())
+    append_line(part.journal, CommandsApplied(lines=1).model_dump_json())
+    assert has_more_to_do(part)
+    append_line(part.journal, CommandsApplied(lines=2).model_dump_json())
+    assert not has_more_to_do(part)
+
+
+def _no_tick() -> None:
+    pass
+
+
+def test_the_dataset_is_copied_once_and_an_interrupted_copy_is_completed(
+    headrace_home: Path,
+) -> None:
+    suites = [packed_suite(headrace_home) for _ in range(2)]
+    part, other = (make_part(suite, "box") for suite in suites)
+    source = headrace_home / "lab" / "datasets" / DATASET
+    target = headrace_home / "box" / "datasets" / DATASET
+
+    def killed() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bring_dataset(part, killed)
+    assert not (target / "manifest.json").exists()
+    shards = sorted(each.name for each in (source / "shards").iterdir())
+    (target / "shards" / shards[0]).write_bytes((source / "shards" / shards[0]).read_bytes())
+    (target / "shards" / shards[1]).write_bytes(b"damaged")
+    (target / "shards" / f".{shards[2]}.0.1").write_bytes(b"of a killed process")
+    with ThreadPoolExecutor(2) as pool:
+        [*pool.map(lambda each: bring_dataset(each, _no_tick), (part, other))]
+    assert same_bytes(source, target)
+    assert read_manifest_at(str(target)) == read_manifest_at(str(source))
+    assert len([*(target / "shards").iterdir()]) == len(shards)
+    copied = [parts.part_status(each.folder) for each in (part, other)]
+    total = sum(each.copied_bytes for each in copied)
+    assert 900_000 <= total <= 1_200_000  # the intact shard is not copied, and none twice
+    assert sum(each.usd or 0.0 for each in copied) == pytest.approx(total * 0.09e-9)
+
+
+def test_a_dataset_that_is_there_is_not_copied(headrace_home: Path) -> None:
+    part = make_part(packed_suite(headrace_home), "lab")
+    bring_dataset(part, _no_tick)
+    assert parts.part_status(part.folder).copied_bytes == 0
+
+
+def test_a_suite_that_has_not_packed_has_no_parts(headrace_home: Path) -> None:
+    write_sites(headrace_home)
+    words = ("suite.sites=[lab,box]", "suite.grid.seed=[1,2]")
+    suite = make_run(kind="suite", site="lab", overrides=words)
+    with pytest.raises(StepError, match="no packed dataset"):
+        make_part(suite, "box")
+
+
+def test_all_sites_that_cannot_be_used_are_named_before_anything_begins(
+    headrace_home: Path,
+) -> None:
+    write_sites(headrace_home)
+    (headrace_home / "file").touch()
+    wrong = {
+        "bare": {"roles": {"cpu": {}}},
+        "closed": {"folder": str(headrace_home / "file" / "below")},
+        "hidden": {"secrets": {"TOKEN": "env:TOKEN"}},
+        "others": {"allowed_users": ["somebody-else"]},
+    }
+    for name, changes in wrong.items():
+        write_site(headrace_home, name, **{"folder": str(headrace_home / name), **changes})
+    words = f"suite.sites=[lab,box,box,nowhere,{','.join(wrong)}]"
+    with pytest.raises(SiteError) as error:
+        make_run(kind="suite", site="lab", overrides=(words, "suite.grid.seed=[1,2]"))
+    told = str(error.value)
+    for each in (
+        "box: it is site 'box', which is named twice", "nowhere: There is no site", "bare: ",
+        "closed: its folder", "hidden: its secret TOKEN is env:TOKEN", "others: User ",
+    ):  # fmt: skip
+        assert each in told
+    assert "\n  lab" not in told
+    assert not (headrace_home / "lab" / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("sites", "site", "wanted"),
+    [
+        ("[lab]", "lab", ()),
+        ("[lab,box]", "box", "begins with 'lab'"),
+        ("[lab/../lab.yaml,box]", "lab", "does not exist"),
+        (f"[{','.join(f's{each}' for each in range(21))}]", "s0", "suite.sites"),
+    ],
+)
+def test_one_site_is_the_ordinary_case(
+    headrace_home: Path, sites: str, site: str, wanted: str | tuple[str, ...]
+) -> None:
+    write_sites(headrace_home)
+    words = (f"suite.sites={sites}", "suite.grid.seed=[1,2]")
+    if isinstance(wanted, str):
+        with pytest.raises(UserError, match=wanted):
+            make_run(kind="suite", site=site, overrides=words)
+        return
+    suite = make_run(kind="suite", site=site, overrides=words)
+    assert suite.recipe.suite is not None
+    assert suite.recipe.suite.sites == wanted
+    assert DRIVER_ROLE not in suite.site.roles
+    assert not parts.sites_of(suite.folder)
+
+
+def test_airflow_names_sites_and_no_files(headrace_home: Path) -> None:
+    write_sites(headrace_home)
+    file = headrace_home / "sites" / "box.yaml"
+    words = (f"suite.sites=[lab,{file}]", "suite.grid.seed=[1,2]")
+    with pytest.raises(SiteError, match="in Airflow sites have names"):
+        make_run(kind="suite", site="lab", overrides=words, owner="airflow:dag:run", user="ada")
+    suite = make_run(kind="suite", site="lab", overrides=words)
+    assert [*parts.sites_of(suite.folder)] == ["lab", "box"]
+    assert parts.sites_of(suite.folder)["box"].asked == str(file)
+    os.unlink(file)  # the suite keeps its sites as they were
+    assert suite.recipe.suite is not None
+    assert suite.recipe.suite.sites == ("lab", "box")
+
+
+@pytest.mark.parametrize(
+    ("given", "known", "wanted"),
+    [
+        ("lab,box", "", ("lab", ("suite.sites=[lab,box]",))),
+        (" lab , box,", "[a,b]", ("lab", ("suite.sites=[a,b]", "suite.sites=[lab,box]"))),
+        ("lab,", "", ("lab", ())),
+        ("lab", "[a,b]", ("lab", ("suite.sites=[a,b]", "suite.sites=[]"))),
+        ("", "[a,b]", ("a", ("suite.sites=[a,b]",))),
+        ("", "", ("laptop", ())),
+    ],
+)
+def test_sites_of_a_command(
+    headrace_home: Path, given: str, known: str, wanted: tuple[str, tuple[str, ...]]
+) -> None:
+    overrides = (f"suite.sites={known}",) if known else ()
+    assert asked_sites("digits", overrides, given) == wanted
+
+
+def test_the_driver_takes_no_place_of_its_site(headrace_home: Path) -> None:
+    suite = packed_suite(headrace_home)
+    ledger = open_ledger()
+
+    def enter(role: str) -> None:
+        named = {"key": f"{suite.run_id}/{role}", "run_id": suite.run_id, "site_name": "one"}
+        ledger.add_lease(lease_row(f"{role}-1", role=role, backend="local", **named), 1)
+
+    enter(DRIVER_ROLE)
+    enter("gpu")
+    assert len(ledger.active_leases("one")) == 2
+
+
+def test_another_dataset_of_the_same_name_is_replaced(headrace_home: Path) -> None:
+    part = make_part(packed_suite(headrace_home), "box")
+    target = headrace_home / "box" / "datasets" / DATASET
+    make_dataset(target, name="older")
+    bring_dataset(part, _no_tick)
+    assert same_bytes(headrace_home / "lab" / "datasets" / DATASET, target)
