@@ -164,6 +164,7 @@ class RunRows:
             return rows
         run = replace(
             found.record, run_id=found.name, folder=str(found.folder.path), state=trial.state,
+            site_name=trial.site or found.record.site_name,
             created_at=trial.started_at or trial.created_at, finished_at=trial.finished_at,
             overrides=tuple(f"{key}={from_json(each)}" for key, each in trial.values.items()),
             seed=trial.values.get("seed", found.record.seed),
