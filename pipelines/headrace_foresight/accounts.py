@@ -11,7 +11,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.recipe.teams import Sites
 from headrace.runs.planning import BudgetRow, Planner
-from headrace.runs.prediction import Ahead, Prediction, StepSeen
+from headrace.runs.prediction import Ahead, Frontier, Prediction, StepSeen
 from headrace.runs.runs import Run
 from headrace.steps.step_kinds import StepOptions
 from headrace_foresight import budget
@@ -69,3 +69,9 @@ class Foresight(Planner):
     def ahead(self, folder: RunFolder, steps: Sequence[StepSeen]) -> Ahead | None:
         """Return the prediction of a running run, and what is left of it."""
         return ahead_of(folder, steps)
+
+    def frontier(self, recipe: Recipe, sites: Sequence[Site]) -> Frontier:
+        """Return what a suite over several sites takes and costs, by policies and deadlines."""
+        from headrace_foresight.frontier import frontier
+
+        return frontier(recipe, sites)

@@ -239,7 +239,7 @@ def past_of(
         for one in earlier(recipe, site, role)
         if one.options == options and (role in roles or one.kind == "pack")
     )
-    if kind == "suite" or (kind == "train" and not alike_of("train", recipe, found)):
+    if kind in (SUITE, "part") or (kind == "train" and not alike_of("train", recipe, found)):
         found += tuple(one for suite in suites_of(found, recipe) for one in _trials(suite))
     return found
 

@@ -45,13 +45,17 @@ def repeated(
 ) -> dict[str, SimulatedFigure]:
     """Return each figure of `Outcome` over repeats, with new random durations and interruptions.
 
-    US dollars of a site have its name.
+    US dollars of a site have the name `usd SITE`.
     """
     outcomes = []
     for each in np.random.SeedSequence(seed).spawn(repeats):
         jobs, mishaps = map(np.random.default_rng, each.spawn(2))
         outcomes.append(simulate(draw(jobs), scenario, mishaps))
-    figures = [{**vars(each), **each.usd_of} for each in outcomes]
+    sites = {f"usd {kind.site}": kind.site for kind in scenario.nodes}
+    figures = [
+        {**vars(each), **{name: each.usd_of.get(site, 0.0) for name, site in sites.items()}}
+        for each in outcomes
+    ]
     names = [name for name in figures[0] if name != "usd_of"]
     return {name: span([each[name] for each in figures]) for name in names}
 
@@ -157,7 +161,7 @@ class World:
     def place_of(self, piece: Piece) -> tuple[float, int]:
         """Return a trial's place among those that wait."""
         sign = {"longest": -1.0, "shortest": 1.0, "given": 0.0}[self.scenario.order]
-        return sign * piece.left_s, piece.rank
+        return sign * piece.expected_left_s, piece.rank
 
     def wake(self) -> None:
         """Wake nodes with room."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
 from headrace.states import StepState
 from headrace.suites.suite_state import SuiteState, TrialState
 from headrace.suites.trial_order import Eta, TrialOrder, elapsed_s
@@ -35,6 +36,11 @@ _RULE = 8
 _MOST_ASKED = 500
 """Of more waiting trials, some represent their neighbours, too."""
 
+_STARTS_EVERY_S = 60.0
+
+SITE = "site"
+"""Name of the feature with the site of a trial, in suites over several."""
+
 
 class ForecastOrder(TrialOrder):
     """Computes forecasts periodically, and when more is known."""
@@ -45,6 +51,9 @@ class ForecastOrder(TrialOrder):
         self._thought_at = self._due_s = self._reorder_s = float("-inf")
         self._num_known = self._num_ordered = 0
         self._shares: tuple[float, ...] | None = None
+        self._speeds: dict[str, float] = {}
+        self._speeds_due_s = float("-inf")
+        self._starts: dict[tuple[str, str], tuple[float, float]] = {}
 
     def left(
         self, suite_state: SuiteState, done: Callable[[TrialState], float], total: int
@@ -74,10 +83,36 @@ class ForecastOrder(TrialOrder):
         if began_s < self._reorder_s or num_known == self._num_ordered:
             return None
         self._num_ordered = num_known
-        expected_s = expected_of(suite_state)
+        expected_s = expected_of(suite_state, next(iter(self._speeds), ""))
+        self.expected_s.update(expected_s)
         now_s = time.monotonic()
         self._reorder_s = now_s + max(_LEAST_S, (now_s - began_s) / _SHARE)
         return expected_s
+
+    def speeds(
+        self, site_names: Sequence[str], suite_state: SuiteState | None = None
+    ) -> dict[str, float]:
+        """Return the speeds of sites, by earlier work there and by this suite's trials."""
+        from headrace_foresight.site_pace import speeds_of
+
+        began_s = time.monotonic()
+        if began_s >= self._speeds_due_s:
+            self._speeds = speeds_of(self._recipe, site_names, suite_state)
+            now_s = time.monotonic()
+            self._speeds_due_s = now_s + max(_EVERY_S, (now_s - began_s) / _SHARE)
+        return self._speeds
+
+    def start_s(self, site: Site, role_name: str) -> float:
+        """Return the expected seconds until a role's nodes begin a trial, by earlier leases."""
+        from headrace_foresight.site_pace import start_of
+
+        key, now_s = (site.name, role_name), time.monotonic()
+        due_s, start_s = self._starts.get(key, (now_s, 0.0))
+        if now_s >= due_s:
+            found = start_of(self._recipe, site, role_name)
+            start_s = super().start_s(site, role_name) if found is None else found
+            self._starts[key] = (now_s + _STARTS_EVERY_S, start_s)
+        return start_s
 
 
 def eta_of(
@@ -125,10 +160,11 @@ def shares_of(
     return (*ran, *[1.0] * (len(ended) - len(pruned)), *some_of(rule, _RULE))
 
 
-def expected_of(suite_state: SuiteState) -> dict[int, float]:
-    """Return the expected seconds of waiting trials by number; empty if unknown."""
+def expected_of(suite_state: SuiteState, site: str = "") -> dict[int, float]:
+    """Return the expected seconds of waiting trials by number, at a site; empty if unknown."""
     waiting = suite_state.waiting()
-    found = durations(known_of(suite_state.rows.values()), list(map(_features, waiting)))
+    wanted = [{**_features(row), **({SITE: site} if site else {})} for row in waiting]
+    found = durations(known_of(suite_state.rows.values()), wanted)
     return {row.trial.number: each.seconds for row, each in zip(waiting, found, strict=False)}
 
 
@@ -157,4 +193,5 @@ def forecasts_of(suite_state: SuiteState) -> tuple[list[Forecast], list[Forecast
 
 
 def _features(row: TrialState) -> Features:
-    return features_of_point(row.trial.values)
+    at = {SITE: row.site} if row.site else {}
+    return {**features_of_point(row.trial.values), **at}

@@ -12,8 +12,9 @@ import numpy as np
 
 from headrace.errors import UserError
 from headrace.record import Record
+from headrace.suites.site_plan import Policy
 from headrace_foresight.forecast import Forecast, possible
-from headrace_foresight.scenario import Nodes, Order, Outcome, Scenario, SimulatedJob
+from headrace_foresight.scenario import Nodes, Order, Scenario, SimulatedJob
 from headrace_foresight.simulate import repeated
 
 MOST_SCENARIOS = 200
@@ -34,6 +35,10 @@ class Place:
     spot_usd_per_hour: float | None = None
     queue_s: float = 0.0
     boot_s: float = 0.0
+    is_own: bool = True
+    """Whether its nodes are not rented by the hour."""
+    speed: float = 1.0
+    """2: a trial takes half the time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +65,10 @@ class Question:
     """This and the next two as in `Scenario`."""
     checkpoint_s: float = 600.0
     restart_s: float = 0.0
+    policies: tuple[str, ...] = ()
+    """Ways to use all places together; empty: each place alone."""
+    deadline_s: float = math.inf
+    budget_usd: float = math.inf
 
 
 class WhatIfFigure(Record):
@@ -89,6 +98,10 @@ class WhatIfRow(Record):
     utilisation: WhatIfFigure
     waste: WhatIfFigure
     interruptions: WhatIfFigure
+    policy: str = ""
+    """How several sites are used together; empty: they are not."""
+    usd_of: dict[str, WhatIfFigure] = {}
+    """US dollars by site, with a policy."""
     is_fastest: bool = False
     is_cheapest: bool = False
 
@@ -99,6 +112,11 @@ def answer(question: Question, repeats: int = 20, seed: int = 0) -> tuple[WhatIf
     Raises:
         UserError: There are too many, or one can never end.
     """
+    unknown = [each for each in question.policies if each not in get_args(Policy)]
+    if unknown:
+        raise UserError(
+            f"Policy '{unknown[0]}' is not known", f"Valid policies: {', '.join(get_args(Policy))}."
+        )
     unknown = [each for each in question.orders if each not in get_args(Order)]
     if unknown or any(not 0 <= spot <= 1 for spot in question.spots):
         raise UserError(
@@ -106,8 +124,9 @@ def answer(question: Question, repeats: int = 20, seed: int = 0) -> tuple[WhatIf
             f"{', '.join(map(str, question.spots))}",
             f"Valid orders: {', '.join(get_args(Order))}; shares are from 0 to 1.",
         )
+    where: Sequence[Place | str] = question.policies or question.places
     axes = (
-        question.places, question.nodes or (0,), question.spots, question.packs, question.orders,
+        where, question.nodes or (0,), question.spots, question.packs, question.orders,
         question.walltimes_s,
     )  # fmt: skip
     count = math.prod(len(axis) for axis in axes)
@@ -131,15 +150,23 @@ def answer(question: Question, repeats: int = 20, seed: int = 0) -> tuple[WhatIf
 
 def _row(
     question: Question,
-    values: tuple[Place, int, float, int, str, float],
+    values: tuple[Place | str, int, float, int, str, float],
     repeats: int,
     seed: int,
 ) -> WhatIfRow:
     place, count, spot, pack, order, walltime_s = values
-    count = count or place.nodes
-    kinds = tuple(_kinds(question, place, count, spot, walltime_s))
+    policy = cast("Policy | None", place if isinstance(place, str) else None)
+    places = question.places if isinstance(place, str) else (place,)
+    kinds = [
+        kind
+        for each in places
+        for kind in _kinds(question, each, count or each.nodes, spot, walltime_s)
+    ]
     scenario = Scenario(
         nodes=(*kinds, *question.beside),
+        policy=policy,
+        deadline_s=question.deadline_s,
+        budget_usd=question.budget_usd,
         pack=pack,
         order=cast(Order, order),
         slow_down=question.slow_down,
@@ -149,8 +176,10 @@ def _row(
 
     def draw(random: np.random.Generator) -> list[SimulatedJob]:
         return [
-            SimulatedJob(seconds=float(seconds), gpus=question.gpus)
-            for seconds in possible(random, question.trials)[:, 0]
+            SimulatedJob(seconds=float(seconds), gpus=question.gpus, expected_s=each.seconds)
+            for each, seconds in zip(
+                question.trials, possible(random, question.trials)[:, 0], strict=True
+            )
         ]
 
     is_certain = all(each.spread == each.shared == 0 for each in question.trials) and not any(
@@ -159,16 +188,23 @@ def _row(
     try:
         spans = repeated(draw, scenario, 1 if is_certain else repeats, seed)
     except ValueError as error:
-        raise UserError(f"With {count} nodes of {place.gpus} GPUs: {error}") from error
-    figures = {
-        name: WhatIfFigure(mean=span.mean, low=span.low, high=span.high)
-        for name, span in spans.items()
-        if name in WhatIfRow.model_fields and name in Outcome.__dataclass_fields__
-    }
-    prices = (place.usd_per_hour if spot < 1 else 0.0, place.spot_usd_per_hour if spot else 0.0)
+        raise UserError(
+            f"With {sum(kind.count for kind in kinds)} nodes of {places[0].gpus} GPUs: {error}"
+        ) from error
+    found = {name: WhatIfFigure(**vars(each)) for name, each in spans.items()}
+    figures = {name: found[name] for name in found if name in WhatIfRow.model_fields}
+    prices = [
+        price
+        for each in places
+        if not (policy and each.is_own)
+        for price, is_used in ((each.usd_per_hour, spot < 1), (each.spot_usd_per_hour, spot > 0))
+        if is_used
+    ]
     return WhatIfRow(
-        site=place.name,
-        nodes=count,
+        site=policy or places[0].name,
+        policy=policy or "",
+        usd_of={kind.site: found[f"usd {kind.site}"] for kind in scenario.nodes if policy},
+        nodes=sum(kind.count for kind in kinds),
         spot=spot,
         pack=pack,
         order=order,
@@ -196,4 +232,7 @@ def _kinds(
                 queue_s=place.queue_s,
                 boot_s=place.boot_s,
                 walltime_s=walltime_s,
+                site=place.name,
+                is_own=place.is_own,
+                speed=place.speed,
             )

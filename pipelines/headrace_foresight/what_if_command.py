@@ -26,6 +26,9 @@ def what_if(  # noqa: PLR0913  options of a command
     nodes: words.NumNodes = "",
     gpus: words.Gpus = None,
     also: words.Also = "",
+    policy: words.Policies = "",
+    deadline: words.Deadline = "",
+    budget: words.Budget = math.inf,
     spot: words.Spot = "0",
     interruptions: words.Interruptions = None,
     pack: words.Pack = "1",
@@ -52,6 +55,7 @@ def what_if(  # noqa: PLR0913  options of a command
         headrace what-if digits --nodes 1,2,4 --pack 1,2
         headrace what-if durations.csv --nodes 10,20,60 --price 0.752 --spot 0,1 --spot-price 0.23
         headrace what-if --duration 1h2m:10d16h --trials 1386 --total 16542h --nodes 60
+        headrace what-if digits --site lab --site aws --policy own-first,spread --deadline 2d
     """
     from headrace_foresight.durations import duration_of
     from headrace_foresight.what_if import Question, answer
@@ -62,7 +66,7 @@ def what_if(  # noqa: PLR0913  options of a command
     waits = {"queue_s": words.seconds(queue), "boot_s": words.seconds(boot)}
     question = Question(
         trials=forecasts,
-        places=tuple(words.places(site or [], **asked, **waits)),
+        places=() if policy and not site else tuple(words.places(site or [], **asked, **waits)),
         nodes=tuple(words.numbers("nodes", nodes, int, 1)),
         spots=tuple(words.numbers("spot", spot, float, 0.0)),
         packs=tuple(words.numbers("pack", pack, int, 1)),
@@ -73,6 +77,9 @@ def what_if(  # noqa: PLR0913  options of a command
         slow_down=slow_down,
         checkpoint_s=duration_of(checkpoint),
         restart_s=words.seconds(restart) or 0.0,
+        policies=tuple(filter(None, policy.split(","))),
+        deadline_s=words.seconds(deadline) or math.inf,
+        budget_usd=budget,
     )
     _tell(answer(question, repeats, seed), source, sum(each.seconds for each in forecasts), as_json)
 
@@ -89,7 +96,8 @@ def _tell(rows: Sequence[WhatIfRow], source: str, total_s: float, as_json: bool)
 def _table(rows: Sequence[WhatIfRow]) -> Table:
     """Return a table of scenarios, with the columns in which they differ."""
     shown = {
-        "site": [row.site for row in rows],
+        "policy": [row.policy for row in rows],
+        "site": [row.site * (not row.policy) for row in rows],
         "nodes": [str(row.nodes) for row in rows],
         "spot": [f"{row.spot:.0%}" for row in rows],
         "a GPU": [str(row.pack) for row in rows],
@@ -97,8 +105,10 @@ def _table(rows: Sequence[WhatIfRow]) -> Table:
         "walltime": [_hours(row.walltime_s) if row.walltime_s else "none" for row in rows],
     }
     chosen = {title: cells for title, cells in shown.items() if len(set(cells)) > 1}
-    chosen = chosen or {"nodes": shown["nodes"]}
-    titles = ("makespan", "cost", "node hours", "in use", "wasted")
+    usual = "policy" if rows[0].policy else "nodes"
+    chosen = chosen or {usual: shown[usual]}
+    sites = [name for name in rows[0].usd_of if any(row.usd_of[name].mean for row in rows)]
+    titles = ("makespan", "cost", *sites, "node hours", "in use", "wasted")
     table = plain_table(*chosen, figures=titles)
     table.add_column("")
     for index, row in enumerate(rows):
@@ -108,6 +118,7 @@ def _table(rows: Sequence[WhatIfRow]) -> Table:
             *(cells[index] for cells in chosen.values()),
             _figure(row.makespan_s, _hours),
             "unknown" if row.usd is None else _figure(row.usd, "${:,.2f}".format),
+            *(_figure(row.usd_of[name], "${:,.2f}".format) for name in sites),
             _figure(row.node_hours, "{:,.1f}".format),
             f"{row.utilisation.mean:.1%}",
             f"{abs(row.waste.mean):.1%}",

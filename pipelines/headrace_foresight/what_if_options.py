@@ -47,8 +47,14 @@ Sites = Annotated[
 NumNodes = Annotated[str, typer.Option(help="Numbers of nodes, as 10,20,60; default: the site's.")]
 Gpus = Annotated[int | None, typer.Option(min=1, help="GPUs of a node; default: the site's.")]
 Also = Annotated[
-    str, typer.Option(help="Further nodes: 1x8 with 8 GPUs; 1x8@2.5 for $2.50 an hour.")
+    str,
+    typer.Option(help="Further nodes: 1x8 with 8 GPUs; 1x8@2.5 for $2.50 an hour; aws=60x1@0.75."),
 ]
+Policies = Annotated[
+    str, typer.Option(help="Use all sites at once: own-first, cheapest, spread; several compared.")
+]
+Deadline = Annotated[str, typer.Option(help="With --policy: time until all trials should end.")]
+Budget = Annotated[float, typer.Option(min=0, help="With --policy: most US dollars.")]
 Spot = Annotated[str, typer.Option(help="Shares of spot instances, as 0,0.5,1.")]
 Interruptions = Annotated[
     float | None, typer.Option(min=0, help="Of a spot instance per hour; default: 1 in 5 a month.")
@@ -159,7 +165,16 @@ def beside(text: str) -> Iterator[Nodes]:
     from headrace_foresight.scenario import Nodes
 
     for each in filter(None, text.split(",")):
-        match = re.fullmatch(r"(\d{1,6})x(\d{1,4})(?:@(\d{1,9}(?:\.\d{1,9})?))?", each)
+        match = re.fullmatch(
+            r"(?:([\w-]{1,60})=)?(\d{1,6})x(\d{1,4})(?:@(\d{1,9}(?:\.\d{1,9})?))?", each
+        )
         if match is None:
             raise UserError(f"--also is '{text}'", "Write nodes x GPUs @ $ an hour: 1x8 or 2x4@3.5")
-        yield Nodes(count=int(match[1]), gpus=int(match[2]), usd_per_hour=float(match[3] or 0))
+        name, count, gpus, usd = match.groups()
+        yield Nodes(
+            site=name or "",
+            count=int(count),
+            gpus=int(gpus),
+            usd_per_hour=float(usd or 0),
+            is_own=not usd,
+        )

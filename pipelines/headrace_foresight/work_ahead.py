@@ -81,7 +81,7 @@ def work_of(word: str, overrides: Sequence[str], site_name: str) -> WorkAhead:
 
 def suite_ahead(recipe: Recipe, site: Site, taken: Sequence[PastAttempt]) -> tuple[Eta | None, int]:
     """Return what the trials of a recipe's suite take together, and the number of known ones."""
-    trials, num_known = _forecasts(recipe, site, taken)
+    trials, num_known = forecasts_at(recipe, site, taken)
     if recipe.suite is not None and recipe.suite.order == "longest":
         trials.sort(key=lambda each: -each.seconds)
     if not trials:
@@ -118,7 +118,7 @@ def places_of(recipe: Recipe, role: Role) -> int:
     return max(min(nodes * max(each, 1), suite.max_running or nodes * max(each, 1)), 1)
 
 
-def _forecasts(
+def forecasts_at(
     recipe: Recipe, site: Site, taken: Sequence[PastAttempt]
 ) -> tuple[list[Forecast], int]:
     """Return forecasts of the trials of a suite, or of one training, with evaluations."""
@@ -164,7 +164,7 @@ def _of_suite(run: Run) -> WorkAhead:
     """Return the trials of an existing suite; ended ones with what they took."""
     taken, left = forecasts_of(suite_state_of(run.folder))
     if not taken:
-        raise _unknown(f"No trial of {run.run_id} has ended")
+        raise unknown(f"No trial of {run.run_id} has ended")
     source = f"{len(taken)} trials of {run.run_id} as they were"
     if left:
         source += f", {len(left)} forecast from them"
@@ -174,9 +174,9 @@ def _of_suite(run: Run) -> WorkAhead:
 def _of_recipe(recipe: Recipe, site: Site) -> WorkAhead:
     """Return a recipe's trials, or one training with its evaluation, by earlier ones."""
     kind = "suite" if recipe.suite else "train"
-    found, num_known = _forecasts(recipe, site, past_of(recipe, site, kind))
+    found, num_known = forecasts_at(recipe, site, past_of(recipe, site, kind))
     if not found:
-        raise _unknown(f"No earlier run shows how long {recipe.name} takes on {site.name}")
+        raise unknown(f"No earlier run shows how long {recipe.name} takes on {site.name}")
     count = "1 earlier run or trial" if num_known == 1 else f"{num_known} earlier runs or trials"
     what = f"{len(found)} trials of {recipe.name}" if recipe.suite else recipe.name
     return WorkAhead(trials=found, source=f"{what}, by {count} on {site.name}")
@@ -189,7 +189,8 @@ def _points(recipe: Recipe) -> Iterator[Point]:
     yield from (trial.values for trial in points.expand(recipe))
 
 
-def _unknown(what: str) -> UserError:
+def unknown(what: str) -> UserError:
+    """Return the error that no duration is known."""
     return UserError(
         what,
         "Run it for a few epochs, or give their durations: --duration 1h:10h --trials 100.",

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
+from rich.table import Table
 
 from headrace.cli import arguments
 from headrace.cli.console import (
     JsonOption,
-    SiteOption,
+    SitesOption,
     amount,
     duration,
     hundredths,
     open_console,
     outlive_terminal,
+    plain_table,
     tell,
     tell_json,
 )
@@ -25,12 +28,17 @@ from headrace.execution.execute import LeasePreview, execute, previews
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.overrides import check_size
 from headrace.recipe.recipe import Recipe
-from headrace.runs.planning import predicted
-from headrace.runs.prediction import BETWEEN, Prediction
+from headrace.recipe.site import Site
+from headrace.runs.planning import planner, predicted
+from headrace.runs.prediction import BETWEEN, Frontier, Prediction
 from headrace.runs.runs import RunRequest
+from headrace.runs.suite_sites import asked_sites
 
 CALIBRATION_STEPS = 50
 """Optimizer steps of a short training that measures how long a whole one takes."""
+
+_BAR = 40
+"""Width of the longest bar."""
 
 _CALIBRATED = f"`headrace plan --calibrate` runs {CALIBRATION_STEPS} steps to measure it"
 _SHORT = "run it once with arguments for a short training, then plan again"
@@ -39,7 +47,7 @@ _SHORT = "run it once with arguments for a short training, then plan again"
 def plan(
     recipe: arguments.Recipe,
     overrides: arguments.Overrides = None,
-    site: SiteOption = "laptop",
+    site: SitesOption = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Also print the exact scripts of the jobs.")
     ] = False,
@@ -53,19 +61,25 @@ def plan(
     It shows leases, time limits, time and cost. Time and cost come from earlier runs of the recipe
     on the site, with 80 % intervals. Only --calibrate submits or writes anything; `RUN` stands for
     the id of the run. For a role with `lifetime: auto`, the chosen time and the reason are shown,
-    and the queue is asked for its longest job.
+    and the queue is asked for its longest job. For a suite over several sites it shows time and
+    cost by policies and deadlines.
 
     Examples:
         headrace plan digits --site slurm-dev
         headrace plan digits --site slurm-dev --dry-run
         headrace plan digits --calibrate
+        headrace plan digits --site lab,aws suite.deadline=1d
     """
     check_size(overrides or ())
+    first, changes = asked_sites(recipe, overrides or (), site)
     if measure:
         from headrace.cli.runs import request_of  # only a calibration needs it
 
-        calibrate(request_of(recipe, overrides, site))
-    asked, place = load_recipe(recipe, overrides or ()), load_site(site)
+        calibrate(request_of(recipe, overrides, first))
+    asked, place = load_recipe(recipe, changes), load_site(first)
+    if asked.suite is not None and asked.suite.sites:
+        _tell_of_sites(asked, [load_site(each) for each in asked.suite.sites], as_json=as_json)
+        return
     kind = "train" if asked.suite is None else "suite"
     found, prediction = previews(asked, place, kind), predicted(asked, place, kind)
     if as_json:
@@ -78,6 +92,15 @@ def plan(
             typer.echo(f"\n{each.script}")
     for line in plan_words(asked, prediction, found):
         tell(line)
+
+
+def _tell_of_sites(recipe: Recipe, sites: Sequence[Site], *, as_json: bool) -> None:
+    found = planner().frontier(recipe, sites) or Frontier(points=())
+    if as_json:
+        tell_json({"frontier": found})
+        return
+    for each in frontier_shown(found):
+        open_console().print(each)
 
 
 def calibrate(request: RunRequest) -> None:
@@ -108,6 +131,31 @@ def calibrate(request: RunRequest) -> None:
             f"The short run {run.run_id} has failed: {failed.state.value}",
             f"See why: headrace status {run.run_id}",
         )
+
+
+def frontier_shown(found: Frontier) -> Iterator[str | Table]:
+    """Yield what a suite takes and costs: by policies and deadlines, then bars of the cost."""
+    if not found.points:
+        yield "no forecast: within its budget the suite never ends, or no package forecasts it"
+        return
+    yield found.source
+    names = [each.site for each in found.sites]
+    table = plain_table("policy", "deadline", figures=("makespan", "cost", *names))
+    for each in found.points:
+        table.add_row(
+            each.policy,
+            duration(each.deadline_s) or "none",
+            f"{duration(each.makespan_s.mean)} ± {duration(each.makespan_s.half)}",
+            f"${hundredths(each.usd.mean)} ± {hundredths(each.usd.half)}",
+            *(f"${hundredths(each.usd_of.get(name, 0.0))}" for name in names),
+        )
+    yield table
+    most = max(each.usd.mean for each in found.points)
+    bars = plain_table("", "", figures=("makespan",))
+    for each in sorted(found.points, key=lambda each: each.makespan_s.mean) if most else ():
+        bar = f"{'█' * math.ceil(_BAR * each.usd.mean / most)} ${hundredths(each.usd.mean)}"
+        bars.add_row(bar, each.policy, duration(each.makespan_s.mean))
+    yield bars
 
 
 def lease_words(lease: LeasePreview) -> Iterator[str]:

@@ -363,7 +363,11 @@ class SitesDriver(SuiteDriver):
             sites.append(
                 site.planned(
                     mine,
-                    guess_s / speed,
+                    [
+                        self._order.running_s(row, self._glances.done(row), guess_s, speed)
+                        for row in mine
+                        if row.started is not None
+                    ],
                     speed,
                     limit=limit,
                     usual_s=usual_s,

@@ -20,7 +20,6 @@ from headrace.suites.records import Added, Ended, Entry, SiteSummary, Started, W
 from headrace.suites.schedule import NodeResources
 from headrace.suites.site_plan import PlannedSite, SitePlan
 from headrace.suites.suite_state import SiteControl, TrialState
-from headrace.suites.trial_order import elapsed_s
 
 _UNREACHABLE_S = 15.0
 _LEAST_PAID_S = 60.0
@@ -98,7 +97,7 @@ class SiteState:
     def planned(
         self,
         rows: Sequence[TrialState],
-        expected_s: float,
+        running_s: Sequence[float],
         speed: float,
         *,
         limit: int | None,
@@ -109,7 +108,7 @@ class SiteState:
 
         Args:
             rows: Its trials that have not ended.
-            expected_s: Expected seconds of a trial here.
+            running_s: Expected time left of each of these that runs.
             speed: As in `PlannedSite`.
             limit: Most trials at once by command; None: no limit.
             usual_s: Seconds until a node that is requested begins a trial.
@@ -132,9 +131,7 @@ class SiteState:
             start_s=start_s,
             speed=speed,
             open_slots=self.open_slots,
-            running_s=tuple(
-                max(expected_s - elapsed_s(row), 1.0) for row in rows if row.started is not None
-            ),
+            running_s=tuple(running_s),
             assigned=tuple(number for number in assigned if number not in self.withdrawing),
             min_paid_s=0.0 if self.is_own else _LEAST_PAID_S,
         )

@@ -17,6 +17,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.recipe.teams import Sites
 from headrace.record import Record
+from headrace.runs.parts import sites_of
 from headrace.runs.planned_steps import steps_of
 from headrace.runs.prediction import Ahead, Frontier, Prediction, StepSeen
 from headrace.runs.runs import Run
@@ -79,8 +80,12 @@ class Planner:
         """Return the forecast of a running run; None without a forecast."""
         return None
 
-    def frontier(self, run: Run) -> Frontier | None:
-        """Return forecasts of a suite over several sites; None without these."""
+    def frontier(self, recipe: Recipe, sites: Sequence[Site]) -> Frontier | None:
+        """Return forecasts of a suite over several sites; None without these.
+
+        Raises:
+            UserError: No earlier run shows how long its trials take.
+        """
         return None
 
 
@@ -149,6 +154,7 @@ def note_prediction(run: Run) -> None:
     if found := inform(run.folder, "forecast", forecast, Prediction):
         inform(run.folder, "forecast", partial(write_record, file, found))
     if asked.kind == "suite" and run.recipe.suite is not None and run.recipe.suite.sites:
-        asked_of = partial(planner().frontier, run)
+        sites = [each.site for each in sites_of(run.folder).values()]
+        asked_of = partial(planner().frontier, run.recipe, sites)
         if points := inform(run.folder, "frontier", asked_of, Frontier, DECISION_S):
             inform(run.folder, "frontier", partial(write_record, run.folder.frontier, points))

@@ -84,6 +84,11 @@ class Interval(Record):
     mean: float
     high: float
 
+    @property
+    def half(self) -> float:
+        """Half of its width."""
+        return (self.high - self.low) / 2
+
 
 class FrontierPoint(Record):
     """Forecast of a suite over several sites for a policy and a deadline."""
@@ -95,9 +100,30 @@ class FrontierPoint(Record):
     """Seconds from its start to its end."""
     usd: Interval
     """US dollars of all its sites."""
+    usd_of: dict[str, float] = {}
+    """Mean US dollars by site."""
+    ends_of: dict[str, float] = {}
+    """Mean seconds until the last trial of a site ends; 0: it has none."""
+
+
+class ExpectedSite(Record):
+    """What a suite expects of a site at its start."""
+
+    site: str
+    slots: int
+    start_s: float
+    """Seconds from a request for nodes until they begin a trial: queue, boot, copies."""
+    speed: float
+    """Speed relative to the first site."""
+    usd_per_hour: float
+    """US dollars per hour of a slot; 0 if it is free or unknown."""
 
 
 class Frontier(Record):
     """`frontier.json` of a suite: what it costs to end earlier, by policies."""
 
     points: tuple[FrontierPoint, ...]
+    """Those without a deadline, one for each policy, come first."""
+    sites: tuple[ExpectedSite, ...] = ()
+    source: str = ""
+    """What the durations are estimated from, for the user."""

@@ -21,6 +21,12 @@ GROUP = "headrace.forecast"
 ASSUMED_START_S = 300.0
 """Seconds from a request for nodes elsewhere to running work, if no earlier run shows it."""
 
+_LEAST_DONE = 0.05
+"""Share of a trial after which its own progress says when it ends."""
+
+_LATE = 0.2
+"""A trial that takes longer than expected is expected to go on for this share of its time."""
+
 
 class Eta(Record):
     """Remaining time of a suite."""
@@ -36,6 +42,8 @@ class TrialOrder:
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
+        self.expected_s: dict[int, float] = {}
+        """Expected seconds of trials by number, at the first site; also of those that run."""
 
     def left(
         self, suite_state: SuiteState, done: Callable[[TrialState], float], total: int
@@ -62,6 +70,21 @@ class TrialOrder:
     def expected(self, suite_state: SuiteState) -> dict[int, float] | None:
         """Return the seconds of waiting trials by number, for a new order; None: keep the old."""
         return None
+
+    def running_s(self, trial: TrialState, done: float, whole_s: float, speed: float) -> float:
+        """Return the expected time left of a running trial.
+
+        Args:
+            trial: The trial.
+            done: Share that is done, 0 to 1; 0 if unknown.
+            whole_s: Its expected seconds at speed 1, if no forecast of it is known.
+            speed: Speed of its site.
+        """
+        so_far_s = elapsed_s(trial)
+        if done > _LEAST_DONE:
+            return so_far_s * (1.0 / min(done, 1.0) - 1.0)
+        whole_s = self.expected_s.get(trial.trial.number, whole_s) / speed
+        return max(whole_s - so_far_s, _LATE * so_far_s)
 
     def speeds(
         self, site_names: Sequence[str], suite_state: SuiteState | None = None

@@ -1,0 +1,205 @@
+"""Suites over several sites in simulated time, with the planner of their driver."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace.errors import UserError
+from headrace.recipe.load import load_recipe
+from headrace.runs.prediction import Frontier
+from headrace.suites.records import Assigned
+from headrace.suites.site_plan import Plan, PlanInput, plan
+from headrace.suites.suite_state import SuiteState
+from headrace.suites.trial_order import TrialOrder
+from headrace_foresight.durations import filling
+from headrace_foresight.forecast import Forecast
+from headrace_foresight.scenario import Nodes, Outcome, Scenario, SimulatedJob
+from headrace_foresight.simulate import simulate
+from headrace_foresight.simulated_sites import planned_site
+from headrace_foresight.site_pace import speeds_of
+from headrace_foresight.trial_forecast import ForecastOrder, expected_of
+from headrace_foresight.what_if import Place, Question, answer
+from support import suite_journal
+from support.command_line import headrace, refusal
+from support.factories import built_in, write_site
+from support.past_runs import step_ended
+from support.runs import lease_on_disk, make_run
+
+HOUR_S, DAY_S = 3600.0, 86_400.0
+
+LAB = Nodes(site="lab", count=8)
+BOX = Nodes(site="box", count=8)
+PART = Nodes(site="part", count=16, queue_s=2 * HOUR_S, walltime_s=12 * DAY_S)
+AWS = Nodes(
+    site="aws", count=60, is_own=False, usd_per_hour=0.752, boot_s=180, interruptions_per_hour=0.002
+)
+
+
+def both(
+    seconds: np.ndarray, scenario: Scenario, noise: float = 0.2, seed: int = 0
+) -> tuple[Plan, Outcome]:
+    """Return what the planner forecasts, and what comes if durations differ from the expected."""
+    random = np.random.default_rng(seed)
+    sites = {kind.site: kind for kind in scenario.nodes}
+    before = plan(
+        PlanInput(
+            sites=tuple(planned_site([kind], 1, scenario.restart_s) for kind in sites.values()),
+            waiting=tuple((rank, float(each)) for rank, each in enumerate(seconds)),
+            policy=scenario.policy or "spread",
+            left_s=scenario.deadline_s,
+            budget_usd=scenario.budget_usd,
+        )
+    )
+    true = seconds * np.exp(noise * random.standard_normal(len(seconds)) - noise**2 / 2)
+    jobs = [
+        SimulatedJob(seconds=float(real), expected_s=float(believed))
+        for real, believed in zip(true, seconds, strict=True)
+    ]
+    return before, simulate(jobs, scenario, random)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("policy", "deadline_d"),
+    [("own-first", 14.0), ("cheapest", 18.0), ("spread", math.inf), ("own-first", math.inf)],
+)
+def test_the_study_of_1386_trials_comes_as_forecast(policy, deadline_d):
+    """Trials of 1 h 2 min to 10 d 16 h that took $12,439.69 on 60 instances."""
+    seconds = filling(62 * 60, 256 * HOUR_S, 1386, 16_542 * HOUR_S)
+    scenario = Scenario(
+        nodes=(LAB, BOX, PART, AWS),
+        policy=policy,
+        deadline_s=deadline_d * DAY_S,
+        restart_s=60.0,
+        checkpoint_s=1800.0,
+    )
+    before, came = both(seconds, scenario)
+    assert came.makespan_s == pytest.approx(before.makespan_s, rel=0.1)
+    assert came.usd == pytest.approx(before.usd, rel=0.1)
+    assert came.makespan_s <= scenario.deadline_s
+    assert came.usd < 12_439.69 * 0.7
+    assert came.usd_of["lab"] == came.usd_of["box"] == came.usd_of["part"] == 0
+    assert came.moves < len(seconds) / 5
+    if policy != "own-first" or deadline_d < math.inf:
+        assert came.interruptions > 0
+
+
+SMALL = filling(600.0, 8 * HOUR_S, 60, 100 * HOUR_S)
+
+
+def small(policy: str, **changes: object) -> Scenario:
+    nodes = (replace(LAB, count=2), replace(BOX, count=2, speed=0.5), replace(AWS, count=10))
+    return Scenario(nodes=nodes, policy=policy, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_deadlines_and_budgets_hold_with_other_durations_than_expected(seed):
+    _, alone = both(SMALL, small("own-first"), seed=seed)
+    assert alone.usd == 0
+    _, quick = both(SMALL, small("spread"), seed=seed)
+    assert quick.makespan_s < alone.makespan_s / 2
+    until_s = alone.makespan_s * 0.6
+    _, dated = both(SMALL, small("own-first", deadline_s=until_s), seed=seed)
+    assert dated.makespan_s < until_s * 1.05
+    assert 0 < dated.usd < quick.usd
+    _, poor = both(SMALL, small("own-first", deadline_s=1.0, budget_usd=10.0), seed=seed)
+    assert 5 < poor.usd <= 10.0 * 1.1
+    assert quick.makespan_s < poor.makespan_s < alone.makespan_s
+
+
+def test_a_suite_whose_budget_is_used_up_never_ends():
+    aws = Scenario(nodes=(AWS,), policy="cheapest", budget_usd=20.0)
+    before, came = both(SMALL, aws, noise=0.0)
+    assert before.makespan_s == came.makespan_s == math.inf
+    assert 15 < came.usd <= 20
+
+
+def test_policies_are_compared_with_what_each_site_costs():
+    aws = Place(name="aws", usd_per_hour=1.0, is_own=False, nodes=4)
+    trials = [Forecast(seconds=HOUR_S)] * 10
+    rows = answer(
+        Question(trials=trials, places=(Place(name="lab"), aws), policies=("own-first", "spread"))
+    )
+    own, spread = rows
+    assert (own.makespan_s.mean, own.usd and own.usd.mean) == (10 * HOUR_S, 0.0)
+    assert spread.makespan_s.mean == 2 * HOUR_S
+    assert spread.usd_of["aws"].mean == pytest.approx(8.0)
+    assert (spread.is_fastest, own.is_cheapest) == (True, True)
+    with pytest.raises(UserError, match="'fast' is not known"):
+        answer(Question(trials=trials, policies=("fast",)))
+
+
+def past_run(site: str, seconds: float) -> None:
+    run = make_run(site=site, overrides=("trainer.max_epochs=4",))
+    lease = lease_on_disk(run, "gpu")
+    step_ended(run, "train", lease, seconds)
+    step_ended(run, "evaluate", lease, seconds / 10)
+
+
+TWO_SITES = ("plan", "digits", "--site", "laptop,box", "+suite.seeds=12")
+
+
+def test_a_suite_over_several_sites_is_forecast_by_policies_and_deadlines(headrace_home: Path):
+    roles = built_in("sites", "laptop")["roles"]
+    roles["gpu"]["price"] = {"usd_per_node_hour": 36.0}
+    write_site(headrace_home, "box", roles=roles)
+    assert "No earlier run shows" in refusal(*TWO_SITES).what
+    past_run("laptop", 20.0)
+    past_run("box", 10.0)
+    shown = headrace(*TWO_SITES)
+    assert shown.exit_code == 0, shown.output
+    assert "12 trials, by 1 earlier runs or trials on laptop" in shown.output
+    assert "█" * 40 in shown.output
+    found = Frontier.model_validate(json.loads(headrace(*TWO_SITES, "--json").stdout)["frontier"])
+    laptop, box = found.sites
+    assert (laptop.speed, box.speed) == (1.0, pytest.approx(2.0, rel=0.01))
+    plain = {each.policy: each for each in found.points if each.deadline_s is None}
+    assert plain["cheapest"].usd.mean == 0 < plain["spread"].usd_of["box"]
+    assert plain["spread"].makespan_s.mean < plain["cheapest"].makespan_s.mean / 2
+    dated = [each for each in found.points if each.deadline_s is not None]
+    assert {each.policy for each in dated} == {"cheapest"}  # both sites are own ones
+    ends_s = [each.makespan_s.mean for each in dated]
+    costs = [each.usd.mean for each in dated]
+    assert ends_s == sorted(ends_s)
+    assert costs == sorted(costs, reverse=True)
+    assert all(each.makespan_s.low <= each.makespan_s.mean for each in found.points)
+
+
+def test_trials_of_a_suite_show_how_quick_its_sites_are(headrace_home: Path):
+    suite_state = SuiteState()
+    order = ForecastOrder(load_recipe("digits", ()))
+    assert order.speeds(["lab", "box"], suite_state) == {"lab": 1.0, "box": 1.0}
+    for number in range(1, 13):
+        site, seconds = ("lab", 20.0) if number % 2 else ("box", 10.0)
+        epochs = 1 + number // 2 % 3
+        suite_state.take(suite_journal.added(number, trainer__max_epochs=epochs))
+        suite_state.take(Assigned(number=number, site=site))
+        suite_state.take(suite_journal.started(number, site=site))
+        times = {"started_at": 0.0, "finished_at": seconds * epochs}
+        suite_state.take(suite_journal.ended(number, site=site, **times))
+    speeds = speeds_of(load_recipe("digits", ()), ["lab", "box", "far"], suite_state)
+    assert speeds == {"lab": 1.0, "box": pytest.approx(2.0, rel=0.15), "far": 1.0}
+    suite_state.take(suite_journal.added(20, trainer__max_epochs=3))
+    (at_lab,), (at_box,) = (expected_of(suite_state, each).values() for each in ("lab", "box"))
+    assert at_lab / at_box == pytest.approx(2.0, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("done", "ago_s", "left_s"), [(0.25, 100, 300), (0.0, 100, 400), (0.0, 1000, 200)]
+)
+def test_a_running_trial_ends_by_its_progress_or_as_expected(done, ago_s, left_s):
+    suite_state, order = SuiteState(), TrialOrder(load_recipe("digits", ()))
+    suite_state.take(suite_journal.added(1))
+    suite_state.take(suite_journal.started(1, at=time.time() - ago_s))
+    row = suite_state.rows[1]
+    assert order.running_s(row, done, 1000.0, 2.0) == pytest.approx(left_s, rel=0.01)
+    order.expected_s[1] = 400.0
+    if not done and ago_s < 200:
+        assert order.running_s(row, done, 1000.0, 2.0) == pytest.approx(100, rel=0.01)
