@@ -46,7 +46,6 @@ from headrace.runs.runs import (
     packed_by,
     run_of_record,
 )
-from headrace.runs.suite_sites import over_sites, suite_sites
 from headrace.runs.suites import is_suite
 from headrace.runs.trials import note_trials
 from headrace.runs.usage import note_usage
@@ -104,6 +103,7 @@ def _checked(
     source: dict[str, Any] = {}
     sites: dict[str, SuiteSite] = {}
     if request.kind == "suite":
+        from headrace.runs.suite_sites import over_sites, suite_sites
         from headrace.suites.points import checked
 
         source = with_kept(source_of(request.recipe, request.overrides), loaded, recipe)

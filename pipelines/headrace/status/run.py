@@ -29,7 +29,7 @@ from headrace.states import LeaseState, Removal, StepState
 from headrace.status.step import FailedAttempt, StepView, step_views
 from headrace.status.traits import RunTraits, traits_of
 from headrace.steps import mailbox
-from headrace.suites.records import FOLD, PRUNED, SuiteSummary
+from headrace.suites.records import FOLD, PRUNED, SiteSummary, SuiteSummary
 
 _OPEN = (StepState.QUEUED.value, StepState.RUNNING.value)
 _USEFUL = (StepState.SUCCEEDED.value, PRUNED)
@@ -119,6 +119,8 @@ class RunView(Record):
     trials: Trials | None = None
     paused: bool = False
     """Whether it is a suite that starts no more trials at present."""
+    sites: tuple[SiteSummary, ...] = ()
+    """Each site of a suite over several; empty: only `site`."""
     own_data: bool = False
     """Whether it has no dataset, so that nothing is packed or staged."""
     damage: str = ""
@@ -162,6 +164,7 @@ class RunRows:
             return rows
         run = replace(
             found.record, run_id=found.name, folder=str(found.folder.path), state=trial.state,
+            site_name=trial.site or found.record.site_name,
             created_at=trial.started_at or trial.created_at, finished_at=trial.finished_at,
             overrides=tuple(f"{key}={from_json(each)}" for key, each in trial.values.items()),
             seed=trial.values.get("seed", found.record.seed),
@@ -283,6 +286,7 @@ def by_ledger(rows: RunRows, now: float) -> RunView:
         is_orphan=not record.state.is_final and owner_is_gone(record.owner),
         trials=_trials(traits, summary, rows.trials) if kind == "suite" else None,
         paused=summary is not None and summary.paused and not record.state.is_final,
+        sites=summary.sites if summary else (),
         own_data=traits.own_data,
         damage=damage,
         num_bytes=None if record.sizes is None else sum(record.sizes.values()),

@@ -25,7 +25,7 @@ from headrace.status.run import RunRows, RunView, Trials, by_ledger, summary_of
 from headrace.status.run_list import ActView, acts_of
 from headrace.status.traits import traits_of
 from headrace.suites.analysis import PointResult, points
-from headrace.suites.records import FOLD, PRUNED, RunningTrial, SiteSummary, SuiteSummary
+from headrace.suites.records import FOLD, PRUNED, RunningTrial, SuiteSummary
 
 _MOST_CHANGED = 2000
 """With more changes all trials are sent."""
@@ -54,8 +54,6 @@ class SuiteView(RunView):
     """Half of the 80 % interval of the end, in seconds."""
     running: tuple[RunningTrial, ...] = ()
     """At most the first hundred."""
-    sites: tuple[SiteSummary, ...] = ()
-    """Each of several sites; empty: there is only that of the run."""
 
 
 class SuitePage(SuiteView):
@@ -227,7 +225,6 @@ def _view(rows: RunRows) -> SuiteView:
         point=point,
         eta_error_s=summary.eta_error_s if goes_on else None,
         running=summary.running if goes_on else (),
-        sites=summary.sites,
     )
 
 

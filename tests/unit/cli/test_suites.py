@@ -352,6 +352,14 @@ def test_sites_of_a_suite_are_shown_with_what_each_does_costs_and_takes(suite: R
     assert max(len(line.rstrip()) for line in told) <= 80
     assert [sum(line.split()[:1] == [word] for line in told) for word in ("lab", "aws")] == [2, 2]
     assert "  aws: 0 running, 2 waiting, 0 ended, $0.12 so far, opening" in told
+    journal(suite.folder, ended(4, 0.3, site="box"))
+    assert "box" in shown("show", suite.run_id).split("differs in")[1]
+    status, trial = (
+        json.loads(headrace("status", name, "--json").stdout)
+        for name in (suite.run_id, f"{suite.run_id}:4")
+    )
+    assert [each["site"] for each in status["sites"]] == ["lab", "box", "aws"]
+    assert (status["site"], trial["site"]) == ("laptop", "box")
     end_run(suite, StepState.FAILED, "a test")
     assert "1:02:05" not in shown("show", suite.run_id)
 
