@@ -81,8 +81,12 @@ class LeaseDriver(SuiteDriver):
         for row in leaving:
             if row.started is not None:
                 self._stop(row, _LEAVES)
-        waiting = [row for row in leaving if row.state is StepState.QUEUED]
-        self._events.note(*(Withdrawn(number=row.trial.number) for row in waiting))
+        self._let_go(leaving)
+
+    def _let_go(self, rows: Iterable[TrialState]) -> None:
+        """Withdraw those that leave and do not run, before they begin again."""
+        leaving = [row for row in rows if row.leaves and row.state is StepState.QUEUED]
+        self._events.note(*(Withdrawn(number=row.trial.number) for row in leaving))
 
     def _ask(self) -> None:
         self._nodes.ask_for(self._queue.kinds(), self._most_to_begin())
@@ -161,6 +165,7 @@ class LeaseDriver(SuiteDriver):
                 self._nodes.release(call.tag, has_staged=staged, is_lost=bool(call.lost))
                 entries.append(self._ended(row, result))
         self._events.note(*entries)
+        self._let_go(self.suite_state.rows[each.number] for each in entries)
 
     def _ended(self, row: TrialState, result: StepResult, *, is_orphan: bool = False) -> Ended:
         number, started = row.trial.number, row.started
