@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -247,6 +248,19 @@ def test_a_suite_is_steered_while_it_runs(
     wait_until(lambda: _summary(run).counts.get("cancelled") == 2, 60, "the first to be cancelled")
     _ask(run, "retry", numbers=(3,))
     wait_until(lambda: (3, 1) in executions(run), 60, "the third to run after all")
+
+
+def test_a_running_trial_that_is_withdrawn_does_not_begin_again(
+    lease: LeaseFolder, tmp_path: Path, begin: Callable[..., Any]
+) -> None:
+    context = suite_context(lease, "withdrawn")
+    run, go = context.run_folder, str(tmp_path / "go")
+    begin(context, {"until": go}, {"until": go})
+    wait_until(lambda: len(_summary(run).running) == 2, 60, "both trials to run")
+    _ask(run, "withdraw", numbers=(1,), stops=True)
+    wait_until(lambda: '"withdrawn"' in run.journal.read_text(), 60, "the first to leave")
+    time.sleep(1.5)  # more than one look
+    assert (_attempts(run, 1), len(_summary(run).running)) == (1, 1)
 
 
 def test_a_suite_whose_trials_are_all_cancelled_is_cancelled(lease: LeaseFolder) -> None:
