@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import takewhile
 from typing import NamedTuple
 
-from sqlalchemy import Select, and_, case, delete, func, not_, select
+from sqlalchemy import Select, case, delete, func, select
 from sqlalchemy.orm import Session
 
 from headrace.errors import CapacityError, OwnLeasesError
@@ -78,7 +78,7 @@ class LeaseSlots(LedgerPart):
                 owner=record.owner,
                 created_at=time.time(),
             )
-            is_counted = record.role != DRIVER_ROLE or record.backend != "local"
+            is_counted = record.role != DRIVER_ROLE
             refused = _refused(session, wait, max_active, max_owner) if is_counted else None
             if refused is None:
                 session.add(record)
@@ -235,8 +235,7 @@ def _active(site_name: str | None) -> Select[LeaseRecord]:
 
 def _counted(site_name: str) -> Select[LeaseRecord]:
     """Return open leases that take a slot: not those of drivers of suites over several sites."""
-    is_driver = and_(LeaseRecord.role == DRIVER_ROLE, LeaseRecord.backend == "local")
-    return _active(site_name).where(not_(is_driver))
+    return _active(site_name).where(LeaseRecord.role != DRIVER_ROLE)
 
 
 def _full(site_name: str, taken: tuple[LeaseRecord, ...], max_active: int) -> CapacityError:
