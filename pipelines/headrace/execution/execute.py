@@ -13,7 +13,7 @@ from pathlib import Path
 from headrace.clusters import lease_machines
 from headrace.clusters.lease_records import LeaseSpec, Walltime
 from headrace.clusters.lifetime import leaving_s
-from headrace.errors import CapacityError
+from headrace.errors import CapacityError, StorageError, StorageFullError
 from headrace.execution.decisions import End, Submit, Wait, decide
 from headrace.execution.reap import end_run
 from headrace.execution.step_attempts import act, conclude, observe, remembered
@@ -42,14 +42,16 @@ _RUN_ID = "RUN"
 
 _FIRST_POLL_S, _POLL_S, _POLL_GROWTH = 0.05, 0.25, 0.01
 _RELEASE_S = 20.0
+_STORAGE_PAUSE_S = 5.0
 _JUDGES = "headrace.training.training_plan"
 """What `check_packed` imports, and with it numpy: better while the step is under way than after."""
 
 
-def execute(run: Run, tick: Tick) -> StepResult | None:
+def execute(run: Run, tick: Tick, *, waits_for_storage: bool = False) -> StepResult | None:
     """Run the steps of a job one after another, each on its lease; leases are released at the end.
 
-    `tick` is called a few times a second while something is waited for; it may raise to stop.
+    `tick` is called a few times a second while something is waited for; it may raise to stop. With
+    `waits_for_storage` a folder that cannot be used, but is not full, is waited for.
 
     Returns:
         The result of the step that failed, or None when all succeeded.
@@ -59,7 +61,8 @@ def execute(run: Run, tick: Tick) -> StepResult | None:
         StorageError: A folder that the run needs cannot be used.
     """
     try:
-        failed = _steps(run, with_watch(run, tick))
+        watch = with_watch(run, tick)
+        failed = _patiently(run, watch) if waits_for_storage else _steps(run, watch)
     except BaseException as error:
         stopped = isinstance(error, KeyboardInterrupt)
         state = StepState.CANCELLED if stopped else StepState.FAILED
@@ -71,6 +74,19 @@ def execute(run: Run, tick: Tick) -> StepResult | None:
         raise
     end_run(run, failed.state if failed else StepState.SUCCEEDED, f"run {run.run_id} ended")
     return failed
+
+
+def _patiently(run: Run, tick: Tick) -> StepResult | None:
+    """Do the steps; begin again at the present one as long as a folder cannot be used."""
+    while True:
+        try:
+            return _steps(run, tick)
+        except (OSError, StorageError) as error:
+            named = storage_error(error, run.folder.path) if isinstance(error, OSError) else error
+            if named is None or isinstance(named, StorageFullError):
+                raise
+            logger.warning("Run %s waits for its folder: %s", run.run_id, named)
+        _pause(_STORAGE_PAUSE_S, tick)
 
 
 def _steps(run: Run, tick: Tick) -> StepResult | None:

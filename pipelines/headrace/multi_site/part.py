@@ -90,7 +90,7 @@ def _carry_out(run: Run) -> None:
             pull(container, run.site_folder.path)
         bring_dataset(run, tick)
         _note(run, phase="running")
-        failed = execute(run, tick)
+        failed = execute(run, tick, waits_for_storage=True)
         if failed is not None or not has_more_to_do(run.folder):
             return
 

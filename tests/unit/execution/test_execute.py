@@ -95,6 +95,22 @@ def test_a_full_disk_ends_the_run_with_the_file_and_the_way_on(monkeypatch):
     assert open_ledger().run(run.run_id).state is StepState.FAILED
 
 
+def test_a_part_waits_for_a_folder_that_cannot_be_used(monkeypatch):
+    run, asked = make_run(), []
+
+    def gone(*_: object) -> None:
+        asked.append(1)
+        if len(asked) > 2:
+            raise KeyboardInterrupt
+        raise OSError(errno.ESTALE, "Stale file handle", "/shared/steps/000001")
+
+    monkeypatch.setattr(step_attempts, "_submit", gone)
+    monkeypatch.setattr("headrace.execution.execute._STORAGE_PAUSE_S", 0.01)
+    with pytest.raises(KeyboardInterrupt):
+        execute(run, nothing, waits_for_storage=True)
+    assert len(asked) == 3
+
+
 def test_a_run_goes_on_while_nobody_can_ask_the_ledger_how_it_stands(caplog):
     run = make_run()
     others = [make_run() for _ in range(run.site.limits.max_leases)]
