@@ -165,7 +165,6 @@ class SitesDriver(SuiteDriver):
             is_new = is_assigned and row.started is None and entry.attempt > attempts
             if not is_new:
                 return []
-            self._link_folder(site, entry.number)
         else:
             runs = row.started is not None and row.started.site == site.name
             is_current = runs and row.started is not None and row.started.attempt == entry.attempt
@@ -175,7 +174,7 @@ class SitesDriver(SuiteDriver):
                 return []
             if is_done and not is_assigned and row.site:  # it was given up, and has ended after all
                 self._withdraw(self._sites[row.site], {entry.number}, stops=True)
-                self._link_folder(site, entry.number)
+        self._link_folder(site, entry.number)
         self._known.add(_identity(entry))
         return [entry]
 

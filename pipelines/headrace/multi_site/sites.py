@@ -165,7 +165,7 @@ class SiteState:
             usd=look.usd,
             speed=self.speed,
             eta_s=plan.ends_s or None,
-            expected_usd=(look.usd or 0.0) + plan.usd,
+            expected_usd=None if self.usd_per_hour is None else (look.usd or 0.0) + plan.usd,
         )
 
     def _state(

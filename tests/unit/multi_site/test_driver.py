@@ -50,6 +50,9 @@ def _check_whole(suite: ScriptedSuite) -> None:
     assert {each.number: each.metrics["loss"] for each in ends} == {
         number: float(number - 1) for number in range(1, suite.num_trials + 1)
     }
+    for each in ends:  # the folder is that of the part where it ended
+        result = suite.run.trial(each.number).step(each.attempt).result
+        assert result.is_file(), f"trial {each.number} at {each.site}"
 
 
 def test_trials_are_shared_out_and_each_runs_once(tmp_path: Path, clock: Clock) -> None:
@@ -153,3 +156,24 @@ def test_results_of_a_site_that_was_given_up_count(tmp_path: Path, clock: Clock)
     _until_over(suite)
     _check_whole(suite)
     assert sum(len(part.executed) for part in suite.parts) == 4
+
+
+def test_the_folder_of_a_trial_is_that_of_the_part_where_it_ended(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """It was given up at one site, begun and taken back at another, and ended at the first."""
+    suite = _suite(tmp_path, clock, num_trials=2)
+    suite.parts[1].slots = 1
+    for _ in range(10):
+        suite.turn()
+    assert suite.parts[0].running
+    suite.parts[0].is_reachable = False
+    suite.parts[1].trial_s = 600.0
+    while not all(row.site == "b" for row in suite.driver.suite_state.running.values()):
+        suite.turn()
+    _ask(suite, "leave-site", site="b")
+    for _ in range(100):
+        suite.turn()
+    suite.parts[0].is_reachable = True
+    _until_over(suite)
+    _check_whole(suite)
