@@ -134,10 +134,7 @@ class Source(ABC):
 
     @abstractmethod
     def list_samples(self, check: Check | None = None) -> SampleTable:
-        """Return all samples, sorted by path, no path twice.
-
-        Args:
-            check: Called often; may raise to stop.
+        """Return all samples, sorted by path, no path twice; `check` may raise to stop.
 
         Raises:
             RecipeError: The recipe does not fit what lies there.

@@ -38,12 +38,7 @@ def with_folders(
 ) -> tuple[SampleTable, tuple[str, ...]]:
     """Return samples with the splits and classes of their folders, and notes for people.
 
-    Args:
-        listed: The samples; splits of an index stay.
-        spec: The recipe's dataset.
-        place: Where they lie.
-        prefix: What all paths begin with.
-        labelled: Whether classes are folders.
+    Splits of an index stay. `prefix` is what all paths begin with; `labelled`: classes are folders.
 
     Raises:
         UnclearNamesError: It is not clear what folders mean, or a sample lies in no class folder.

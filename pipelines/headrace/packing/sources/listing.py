@@ -239,12 +239,7 @@ def listed_rows(
 ) -> tuple[Any, dict[int, str]]:
     """Return the rows of a container, and why some of them are no samples, by number.
 
-    Args:
-        file: The container.
-        name: Its name, for messages.
-        rows: The opened container.
-        chosen: The columns that count.
-        split: Split of all rows, if no column gives it.
+    `name` is for messages; `split` is that of all rows if no column gives it.
 
     Raises:
         DataError: A class, group or split is neither text nor a whole number.
@@ -278,11 +273,7 @@ def table_of_rows(
 ) -> Any:
     """Return the rows of one container, columns for a `SampleTable`.
 
-    Args:
-        file: The container.
-        row_bytes: Bytes of each row.
-        parts: Rows by the number of the container's part.
-        texts: Label, group and split, of those that are known.
+    `parts` are rows by the number of the part, `texts` the label, group and split that are known.
     """
     num_rows, sizes = sum(parts.values()), list(parts.values())
     columns = {

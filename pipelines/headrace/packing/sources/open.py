@@ -25,10 +25,7 @@ _EXAMPLES = ("digits",)  # what `headrace example` writes
 def open_source(spec: DatasetSpec, access: Access = NOTHING, fields: Fields = ()) -> Source:
     """The source of a recipe; cheap, so that workers may open it for every shard.
 
-    Args:
-        spec: The recipe's dataset; workers should get that of `with_format`.
-        access: What the site allows; `Access.of(recipe, site)`.
-        fields: The fields that the listing found, on workers.
+    Workers should pass the `fields` that the listing found, and the dataset of `with_format`.
 
     Raises:
         RecipeError: The source does not exist, or its form is not clear.
