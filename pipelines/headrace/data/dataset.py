@@ -221,11 +221,10 @@ class SampleReader:
         if self.reading.collate is not None:
             return collated(self.reading.collate, self.samples(indices, seeds))
         pad, is_plain = self.reading.pad, not self._others and self.own is None
-        columns: Batch = (
-            self._columns(indices, seeds, self.gatherer.buffers.lend)
-            if is_plain
-            else columns_of(self.samples(indices, seeds))
-        )
+        if is_plain:
+            columns = self._columns(indices, seeds, self.gatherer.buffers.lend)
+        else:
+            columns = columns_of(self.samples(indices, seeds))
         batch: Batch = {}
         sources = partial(self.dataset.sources, indices)
         for name, column in columns.items():

@@ -92,11 +92,9 @@ class ClassificationResult(MultilabelResult):
 def classification_result(
     predictions: Predictions, class_names: Sequence[str]
 ) -> ClassificationResult:
-    """Return the metrics of a classifier.
+    """Return the metrics of a classifier with scores `(num_samples, num_classes)`.
 
-    Args:
-        predictions: Scores `(num_samples, num_classes)`: probabilities, or logits otherwise.
-        class_names: Names in the order of the columns.
+    Scores are probabilities, or logits otherwise; `class_names` are in the order of the columns.
 
     Raises:
         EvaluationError: Scores are NaN or infinite, or labels do not fit them.

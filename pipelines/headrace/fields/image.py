@@ -145,14 +145,10 @@ class ImageKind(Kind):
 
 
 def read_image(content: bytes, *, turns: bool = True) -> Decoded:
-    """Decode a PNG, JPEG, BMP, WebP, GIF or TIFF file.
+    """Decode a PNG, JPEG, BMP, WebP, GIF or TIFF file; with `turns` as its EXIF data turns it.
 
     Grey images give `(height, width)`, all others `(height, width, 3)` red, green, blue. What is
     dropped, converted or turned is among the `changes`. The array may be read-only.
-
-    Args:
-        content: The file's bytes.
-        turns: Whether to turn the image as its EXIF data says.
 
     Raises:
         UnreadableError: Empty, damaged, too large, of several pages, or of channels that do not fit

@@ -32,20 +32,10 @@ FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 10.0
 
 _TRANSIENT_STATUS = frozenset({408, 409, 429, 500, 502, 503, 504})
-_TRANSIENT_CODES = frozenset(
-    {
-        "BadDigest",
-        "IncompleteBody",
-        "InternalError",
-        "OperationAborted",
-        "RequestLimitExceeded",
-        "RequestTimeout",
-        "SlowDown",
-        "Throttling",
-        "ThrottlingException",
-        "XAmzContentSHA256Mismatch",
-    }
-)
+_TRANSIENT_CODES = frozenset((
+    "BadDigest", "IncompleteBody", "InternalError", "OperationAborted", "RequestLimitExceeded",
+    "RequestTimeout", "SlowDown", "Throttling", "ThrottlingException", "XAmzContentSHA256Mismatch",
+))  # fmt: skip
 _TRANSIENT_ERRORS = (
     HTTPClientError,
     BotoConnectionError,

@@ -39,13 +39,9 @@ from headrace.objects.protocol import (
 from headrace.recipe.site import StoreOptions
 
 _PACKAGES = {
-    "s3": "s3fs",
-    "gs": "gcsfs",
-    "az": "adlfs",
-    "abfs": "adlfs",
-    "hf": "huggingface_hub",
+    "s3": "s3fs", "gs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "hf": "huggingface_hub",
     "memory": "fsspec",
-}
+}  # fmt: skip
 """Schemes of object stores, and the class of each."""
 _MAX_OPEN = 64
 _PART_FILES = 256  # files that are listed and statted together
@@ -251,9 +247,7 @@ def is_remote(url: str) -> bool:
 def open_store(url: str, options: StoreOptions | None = None) -> Store:
     """Return the store at a location, without connecting or checking it.
 
-    Args:
-        url: `s3://bucket/prefix` or of another object store, `file:///folder` or a path.
-        options: Access to an object store; None: defaults.
+    `url` is `s3://bucket/prefix` or of another object store, `file:///folder` or a path.
 
     Raises:
         UserError: The URL has another scheme, names no bucket, or its package is not installed.

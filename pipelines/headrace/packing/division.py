@@ -279,10 +279,7 @@ def _more(samples: SampleTable, otherwise: str) -> str:
 
 
 def shards_of(
-    indices: Indices,
-    sizes: NDArray[np.int64],
-    order: NDArray[np.uint64] | None,
-    pack: PackSpec,
+    indices: Indices, sizes: NDArray[np.int64], order: NDArray[np.uint64] | None, pack: PackSpec
 ) -> Iterator[Indices]:
     """Samples of each shard, out of samples in random order.
 

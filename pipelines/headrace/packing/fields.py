@@ -328,11 +328,7 @@ def _first_rule(given: SourceField, pack: PackSpec) -> FieldRule:
             orientation=(options.orientation or "apply") if turned else None,
         )
     return FieldRule(
-        info=info,
-        kind=kind,
-        decode=decode,
-        check=pack.check == "decode",
-        options=options,
+        info=info, kind=kind, decode=decode, check=pack.check == "decode", options=options
     )
 
 

@@ -250,24 +250,18 @@ def _copied(value: Any, old: Any, known: dict[tuple[object, ...], Tensor]) -> An
             made[name] = _copied(part, before.get(name), known)
         return made
     if type(value) in (list, tuple):
-        parts = (
-            old if isinstance(old, list | tuple) and len(old) == len(value) else [None] * len(value)
-        )
-        return type(value)(
-            _copied(part, each, known) for part, each in zip(value, parts, strict=True)
-        )
+        is_alike = isinstance(old, list | tuple) and len(old) == len(value)
+        pairs = zip(value, old if is_alike else [None] * len(value), strict=True)
+        return type(value)(_copied(part, each, known) for part, each in pairs)
     return copy.deepcopy(value)
 
 
 def _tensor(value: Tensor, old: Any, known: dict[tuple[object, ...], Tensor]) -> Tensor:
-    place = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride())
+    form = (value.dtype, value.shape, value.stride())
+    place = (value.device, value.data_ptr(), *form)
     if value.numel() and place in known:
         return known[place]
-    fits = isinstance(old, Tensor) and (old.dtype, old.shape, old.stride()) == (
-        value.dtype,
-        value.shape,
-        value.stride(),
-    )
+    fits = isinstance(old, Tensor) and (old.dtype, old.shape, old.stride()) == form
     room: Tensor = old if fits else torch.empty_like(value, device="cpu")
     known[place] = room.copy_(value)
     return room

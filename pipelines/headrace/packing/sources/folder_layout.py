@@ -153,11 +153,7 @@ def _without_splits(chains: Sequence[Chain], level: int | None) -> list[Chain]:
 
 
 def _check_classes(
-    listed: SampleTable,
-    folders: Any,
-    rests: Sequence[Chain],
-    classes: Sequence[str],
-    place: str,
+    listed: SampleTable, folders: Any, rests: Sequence[Chain], classes: Sequence[str], place: str
 ) -> None:
     """Refuse samples without a class folder, and folders in what seems to be the only class."""
     shallow = min(range(len(rests)), key=lambda number: len(rests[number]))
