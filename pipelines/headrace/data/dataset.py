@@ -49,11 +49,8 @@ _OWN_HINT = (
 class OwnSamples:
     """Items that the user's `Dataset` makes of a split, numbered from 0.
 
-    Args:
-        name: Name of the class, for errors.
-        make: The class; takes the samples of a split.
-        dataset: The split.
-        verify: Whether to compare each packed sample with its checksum.
+    `name` is that of the class, `make`. With `verify`, each packed sample is compared with its
+    checksum.
 
     Raises:
         UserCodeError: The user's code raised.

@@ -72,8 +72,7 @@ _DAMAGED = (
 class ImageKind(Kind):
     """Pixels, or the files as they are.
 
-    Args:
-        turns: Whether images are turned as their EXIF data says.
+    `turns`: whether images are turned as their EXIF data says.
     """
 
     name = "image"

@@ -107,13 +107,8 @@ class Store(Protocol):
     def download(self, path: str, target: Path, tick: Tick | None = None) -> str:
         """Copy a file to a local one; large files by several ranged reads at once.
 
-        Args:
-            path: The file.
-            target: File to create or overwrite; a download that fails leaves none.
-            tick: Called with the bytes of every piece, by one thread at a time.
-
-        Returns:
-            XXH3 of the content, 128 bits, hexadecimal.
+        Returns the XXH3 of the content, 128 bits, hexadecimal. `target` is made or overwritten; a
+        download that fails leaves none. `tick` gets the bytes of a piece, by one thread at a time.
 
         Raises:
             StoreMissingError: The file does not exist.

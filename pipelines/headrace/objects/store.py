@@ -23,7 +23,7 @@ from headrace.errors import (
 )
 from headrace.files.atomic import AS_USUAL, fsync, replacing, write_bytes
 from headrace.files.checksums import copy_verified
-from headrace.files.manifest import Manifest
+from headrace.files.manifest import Manifest, ShardInfo
 from headrace.files.manifest_file import FILE_NAME, no_dataset, parse_manifest
 from headrace.objects.protocol import (
     ByteRange,
@@ -304,6 +304,19 @@ def read_manifest_at(location: str, options: StoreOptions | None = None) -> Mani
     except StoreMissingError:
         raise no_dataset(location) from None
     return parse_manifest(text, f"{store.url}/{FILE_NAME}")
+
+
+def missing_shards(
+    location: str, options: StoreOptions | None, shards: Sequence[ShardInfo]
+) -> list[ShardInfo]:
+    """Return the shards of a dataset that are missing at its folder or URL, or of another size."""
+    store = open_store(location, options)
+    if store.folder is not None or len(shards) == 1:
+        found = {shard.file: store.stat(shard.file) for shard in shards}
+    else:  # one request for many
+        found = {file.path: file for file in store.list_files()}
+    pairs = ((shard, found.get(shard.file)) for shard in shards)
+    return [each for each, file in pairs if file is None or file.num_bytes != each.num_bytes]
 
 
 def _object_store(url: str, scheme: str, options: StoreOptions) -> Store:

@@ -246,8 +246,7 @@ class UniformNpyReader:
     def read(self, files: SampleTable) -> FieldColumn | None:
         """The arrays of files of the folder, in memory that is used again for the next ones.
 
-        Returns:
-            None when they are not uniform, or not as they were listed.
+        None if they are not uniform, or not as they were listed.
         """
         num_files, sizes, paths = len(files), files.numbers("bytes"), list(files.iter_paths())
         num_bytes = int(sizes[0])
@@ -304,10 +303,9 @@ class FileSlots:
         self._rooms = [[row, body, more] for row, body in zip(rows, self._bodies, strict=True)]
 
     def read(self, folder: Path, paths: Sequence[str], times_ns: Sequence[int]) -> bool:
-        """Read whole files, one open, fstat, read and close each.
+        """Whether each file, read whole, has its time and size, and begins with the header.
 
-        Returns:
-            Whether each is there with its time and size, and begins with the header.
+        There is one open, fstat, read and close for each.
         """
         fstat, readv, close, size = os.fstat, os.readv, os.close, self.file_bytes
         within = os.open(folder, _FLAGS)

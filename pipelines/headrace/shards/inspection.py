@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from headrace.errors import DataError, StoreMissingError, UnknownNameError
 from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
-from headrace.files.manifest_file import FILE_NAME, read_manifest
-from headrace.objects.store import is_remote, open_store, read_manifest_at
+from headrace.files.manifest_file import FILE_NAME
+from headrace.objects.store import is_remote, missing_shards, open_store, read_manifest_at
 from headrace.recipe.site import StoreOptions
 from headrace.record import Record
 from headrace.shards import format as names
@@ -74,19 +74,13 @@ def summarise(
         if path.suffix != _SUFFIX:
             raise UnknownNameError(f"{path} is not a shard: these end with {_SUFFIX}", _VALID)
         return _of_shard(str(path), read_layout(path))
-    folder = path.parent if path.is_file() else path
-    manifest = read_manifest(folder)
-    sizes = {shard.file: _size(folder / shard.file) for shard in manifest.shards}
-    return _of_dataset(str(folder), manifest, sizes)
+    return _of_dataset(str(path.parent if path.is_file() else path), options)
 
 
 def _remote(url: str, options: StoreOptions | None) -> DatasetSummary | ShardSummary:
     place, _, name = url.rpartition("/")
     if not name.endswith(_SUFFIX):
-        location = place if name == FILE_NAME else url
-        manifest = read_manifest_at(location, options)
-        files = open_store(location, options).list_files()
-        return _of_dataset(location, manifest, {file.path: file.num_bytes for file in files})
+        return _of_dataset(place if name == FILE_NAME else url, options)
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         try:
             open_store(place, options).download(name, Path(folder, name))
@@ -97,21 +91,16 @@ def _remote(url: str, options: StoreOptions | None) -> DatasetSummary | ShardSum
         return _of_shard(url, read_layout(Path(folder, name)))
 
 
-def _of_dataset(
-    location: str, manifest: Manifest, sizes: Mapping[str, int | None]
-) -> DatasetSummary:
-    missing = [shard.file for shard in manifest.shards if sizes.get(shard.file) != shard.num_bytes]
+def _of_dataset(location: str, options: StoreOptions | None) -> DatasetSummary:
+    manifest = read_manifest_at(location, options)
+    missing = missing_shards(location, options, manifest.shards)
     return DatasetSummary(
         path=location,
         num_samples=manifest.num_samples,
         num_bytes=manifest.num_bytes,
-        missing=tuple(missing),
+        missing=tuple(shard.file for shard in missing),
         manifest=manifest,
     )
-
-
-def _size(path: Path) -> int | None:
-    return path.stat().st_size if path.is_file() else None
 
 
 def _of_shard(location: str, layout: ShardLayout) -> ShardSummary:

@@ -129,10 +129,8 @@ def place_arrays(
 ) -> dict[str, int]:
     """Write the skeleton of a shard to an open, empty file, arrays in the given order.
 
-    `feeds` yield the bytes of the arrays with a codec, in pieces of that size.
-
-    Returns:
-        First byte in the file of every array that is neither empty nor compressed.
+    Returns the first byte of every array that is neither empty nor compressed. `feeds` yield the
+    bytes of the arrays with a codec, in pieces of that size.
     """
     places: dict[str, int] = {}
     target = _GuardedFile(descriptor)
