@@ -94,11 +94,7 @@ def joined(columns: Sequence[Column]) -> Column:
 
 
 def joined_columns(parts: Sequence[Mapping[str, Column]]) -> dict[str, Column]:
-    """Return the columns of several batches or shards, in order.
-
-    Raises:
-        StepError: They have different columns.
-    """
+    """Return the columns of several batches or shards, in order; `StepError` if they differ."""
     names = list(parts[0]) if parts else []
     for part in parts:
         if list(part) != names:

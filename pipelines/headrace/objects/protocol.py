@@ -76,11 +76,7 @@ class Store(Protocol):
         """Return the current state of a file; None if there is none."""
 
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
-        """Return bytes `[start, end)` of a file, cut at its end.
-
-        Raises:
-            StoreMissingError: The file does not exist.
-        """
+        """Return bytes `[start, end)` of a file, cut at its end; or a `StoreMissingError`."""
 
     def read_files(self, files: Sequence[StoredFile]) -> Iterator[bytes | DataError]:
         """Yield contents of whole files, in order; the next are read while one is in use.

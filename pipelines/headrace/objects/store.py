@@ -278,11 +278,7 @@ def below(url: str, *names: str) -> str:
 
 
 def check_package(url: str) -> None:
-    """Raise if the Python package of a URL's object store is not installed here.
-
-    Raises:
-        UserError: It is not installed; the message has the extra that installs it.
-    """
+    """Raise a `UserError` with the extra to install if the package of a URL is missing here."""
     package = _PACKAGES.get(urlsplit(url).scheme)
     if package is not None and find_spec(package) is None:
         raise UserError(

@@ -106,11 +106,7 @@ class PlannedShard(Record, arbitrary_types_allowed=True):
 
     @classmethod
     def read(cls, path: Path) -> PlannedShard | None:
-        """Return the plan in a file; None if the file does not exist.
-
-        Raises:
-            StepError: The file is damaged, or of an earlier release.
-        """
+        """Return the plan in a file, if any; `StepError` if damaged or of an earlier release."""
         content = read_bytes(path)
         if content is None:
             return None

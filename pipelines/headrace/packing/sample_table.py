@@ -282,11 +282,7 @@ def in_order(samples: SampleTable) -> tuple[SampleTable, int]:
 
 
 def by_path(samples: SampleTable) -> SampleTable:
-    """Return samples in the order of their paths.
-
-    Raises:
-        DataError: Two of them have the same path.
-    """
+    """Return samples in the order of their paths; `DataError` if two have the same path."""
     samples, twice = in_order(samples)
     if twice >= 0:
         path = samples[twice].path

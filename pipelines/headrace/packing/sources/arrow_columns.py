@@ -106,11 +106,7 @@ def column_of(field: SourceField, array: Any) -> ColumnOfRows:
 
 
 def numbers_of(array: Any) -> NDArray[Any]:
-    """Return numbers, or nested lists of equal length, as one array.
-
-    Raises:
-        UnreadableError: They are of no one shape, or some have no value.
-    """
+    """Return numbers, or nested lists of one shape, as an array; else an `UnreadableError`."""
     if array.null_count:
         raise UnreadableError("some of its elements have no value")
     if not is_list(array.type):

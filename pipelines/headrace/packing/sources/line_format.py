@@ -84,11 +84,7 @@ class LineFormat(ABC):
     """What was left out of the columns, for the log."""
 
     def start(self, content: bytes) -> int:
-        """Take in the beginning of the file; the byte at which its rows begin.
-
-        Raises:
-            NoTableError: The first row cannot name columns.
-        """
+        """The byte at which rows begin; `NoTableError` if the first cannot name columns."""
         return 3 if content.startswith(_BOM) else 0
 
     def bounds(self, content: bytes, *, is_last: bool) -> tuple[NDArray[np.int64], bool]:
@@ -155,11 +151,7 @@ def first_that_is_no_text(content: bytes) -> int | None:
 
 
 def check_beginning(content: bytes) -> None:
-    """Refuse a file that is not text, by its first bytes.
-
-    Raises:
-        NoTableError: It is another format, or UTF-16.
-    """
+    """Raise a `NoTableError` if the first bytes of a file are UTF-16, or of another format."""
     for magic, name in _CONTENTS.items():
         if content.startswith(magic):
             raise NoTableError(

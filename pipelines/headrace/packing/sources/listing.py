@@ -52,11 +52,7 @@ class Asked:
 
     @classmethod
     def of(cls, spec: DatasetSpec) -> Asked:
-        """Return what a recipe asks for.
-
-        Raises:
-            RecipeError: It asks for numbers to predict, but names no column of them.
-        """
+        """Return what a recipe asks for; `RecipeError` for a number without its column."""
         label = spec.label_field if spec.labels != "none" else None
         as_value, fields = spec.label_kind == "value" and spec.labels != "none", dict(spec.fields)
         if as_value:
@@ -113,11 +109,7 @@ class Chosen:
 
     @cached_property
     def fills(self) -> Mapping[str, Value]:
-        """Stand-ins of missing values by field.
-
-        Raises:
-            RecipeError: One does not fit its column.
-        """
+        """Stand-ins of missing values by field; `RecipeError` if one does not fit its column."""
         return {
             each.name: _fill_of(each.column, self.missing[each.column], each)
             for each in self.fields
