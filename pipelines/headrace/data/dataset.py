@@ -135,7 +135,6 @@ class Reading:
     own: OwnDataset | None = None
     """Makes the user's samples from packed ones, before `transforms`."""
     decoder: Decoder = field(default_factory=Decoder, compare=False)
-    """Decodes what is encoded."""
 
     @property
     def is_special(self) -> bool:

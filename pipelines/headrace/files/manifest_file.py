@@ -75,11 +75,7 @@ def no_dataset(place: str) -> NoDatasetError:
 
 
 def parse_manifest(text: bytes, path: str) -> Manifest:
-    """Parse the content of a manifest file at `path`.
-
-    Raises:
-        ManifestError: It is damaged, was edited, or a newer release wrote it.
-    """
+    """Parse a manifest file; `ManifestError` if it is damaged, edited or of a newer release."""
     content = unsealed(text, path)
     try:
         manifest = Manifest.model_validate(content)

@@ -86,7 +86,6 @@ class Opening:
     """What a source is opened with."""
 
     spec: DatasetSpec
-    """The recipe's dataset."""
     place: SourceStore
     """Where its files lie."""
     fields: Fields = ()

@@ -63,7 +63,6 @@ class PackTarget:
     url: str | None
     """S3 prefix of shards and manifest; None when they stay in the folder."""
     s3: StoreOptions
-    """How to reach S3."""
 
     @classmethod
     def of(cls, site: Site, place: str | None, name: str) -> PackTarget:

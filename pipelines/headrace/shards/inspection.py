@@ -28,15 +28,10 @@ class ShardSummary(Record):
     """Content of one shard file."""
 
     kind: Literal["shard"] = "shard"
-    """Distinguishes it from a dataset."""
     path: str
-    """The file."""
     split: str
-    """Split of all samples."""
     num_samples: int
-    """Samples."""
     num_bytes: int
-    """Size of the file."""
     arrays: tuple[ArrayPlace, ...]
     """All arrays, fields first."""
 
@@ -45,7 +40,6 @@ class DatasetSummary(Record):
     """Content of a dataset."""
 
     kind: Literal["dataset"] = "dataset"
-    """Distinguishes it from a shard."""
     path: str
     """The folder or URL."""
     num_samples: int
@@ -55,7 +49,6 @@ class DatasetSummary(Record):
     missing: tuple[str, ...]
     """Shards that are missing or of another size."""
     manifest: Manifest
-    """The manifest."""
 
 
 def summarise(
@@ -122,13 +115,11 @@ class ShardProblem(Record):
     file: str
     """The shard, relative to the dataset's folder."""
     split: str
-    """Its split."""
     first_sample: int
     """Position in the split of its first sample."""
     last_sample: int
     """Position in the split of its last sample."""
     problem: str
-    """The problem."""
 
 
 def verify_dataset(

@@ -38,7 +38,6 @@ class ArraySpec:
     shape: tuple[int, ...]
     """Shape of the whole array."""
     codec: Codec = "none"
-    """Compression."""
     chunk_samples: int = 0
     """Samples in a chunk of a compressed array."""
 
@@ -96,7 +95,6 @@ class Skeleton:
     places: dict[str, int]
     """First byte in the file of every non-empty array."""
     num_bytes: int
-    """Size of the file."""
     pieces: tuple[tuple[int, bytes], ...]
     """Content before, between and behind the arrays, as (offset, bytes)."""
 

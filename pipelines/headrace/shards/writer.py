@@ -31,7 +31,6 @@ class WrittenShard:
     """A finished file."""
 
     num_bytes: int
-    """Size of the file."""
     xxh3_128: str
     """XXH3 checksum of the file, 128 bits, hexadecimal."""
 

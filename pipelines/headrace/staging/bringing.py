@@ -30,7 +30,6 @@ class Filling:
     store: GangStore
     """The dataset, or nodes that fill their own copies at the same time."""
     manifest: Manifest
-    """Its manifest."""
     splits: tuple[str, ...]
     """Splits to add to the existing ones."""
     verify: bool = True

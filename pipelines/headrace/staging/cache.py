@@ -41,13 +41,10 @@ class CachedCopy(Record):
     name: str
     """Name of the dataset; empty for an interrupted copy."""
     tier: str
-    """Name of the tier."""
     path: Path
-    """Folder."""
     state: Literal["in use", "being staged", "idle", "interrupted"]
     """`interrupted`: an incomplete copy, completed by the next stage of the dataset."""
     splits: tuple[str, ...]
-    """Splits of the copy."""
     num_shards: int
     """Shards on the tier."""
     num_left_out: int

@@ -38,7 +38,6 @@ class StagingOptions:
     skipped: frozenset[str] = frozenset()
     """Files of damaged shards, which the copy leaves out."""
     s3: StoreOptions | None = None
-    """Access to S3."""
     group: PeerGroup | None = None
     """Nodes that stage the dataset at the same time and share shards."""
     serves_readers: bool = False
@@ -54,7 +53,6 @@ class StagedCopy:
     folder: Path
     """Folder with `manifest.json` and `shards/`."""
     tier: str
-    """Name of its tier."""
     reused: bool
     """Whether all of it was already there."""
     num_bytes: int

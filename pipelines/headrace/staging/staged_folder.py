@@ -27,7 +27,6 @@ class StagedFile(Record):
     """A file at the time of its publication."""
 
     num_bytes: int
-    """Size."""
     mtime_ns: int
     """Time of its last change, nanoseconds since the epoch."""
 

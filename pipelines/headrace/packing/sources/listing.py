@@ -39,7 +39,6 @@ class Asked:
     """The columns that a recipe asks for."""
 
     spec: DatasetSpec
-    """The recipe's dataset."""
     fields: Mapping[str, str]
     """Column by field, with the number to predict as `label`; empty for all columns."""
     roles: Mapping[str, str]

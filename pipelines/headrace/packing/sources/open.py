@@ -119,11 +119,7 @@ def form_of_file(source: str) -> str | None:
 
 
 def open_place(source: str, access: Access = NOTHING) -> SourceStore:
-    """Where the files of a folder or URL lie, or a container file in one.
-
-    Raises:
-        RecipeError: The source does not exist.
-    """
+    """Where the files of a folder or URL lie, or a container file; `RecipeError` if nowhere."""
     if is_remote(source):
         prefix, _, only = source.rstrip("/").rpartition("/")
         if suffix_of(only) in _SUFFIXES:

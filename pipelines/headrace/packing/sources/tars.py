@@ -27,11 +27,9 @@ class Member(NamedTuple):
     """A file in a tar file."""
 
     path: str
-    """Its path there."""
     start: int
     """Where its bytes begin in the tar file."""
     num_bytes: int
-    """How many."""
 
 
 def members(place: SourceStore, file: StoredFile, stream: BinaryIO) -> Iterator[Member]:
