@@ -93,12 +93,7 @@ class Store(Protocol):
         """Yield parts of files, in order; neighbours are read at once. Errors as `open`."""
 
     def open(self, path: str, version: str) -> BinaryIO:
-        """Return a file to read and seek in.
-
-        Raises:
-            StoreMissingError: It was removed.
-            StoreChangedError: It has another version.
-        """
+        """Return a file to read and seek in; or a `StoreMissingError` or `StoreChangedError`."""
 
     def download(self, path: str, target: Path, tick: Tick | None = None) -> str:
         """Copy a file to a local one; large files by several ranged reads at once.

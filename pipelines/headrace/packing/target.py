@@ -110,9 +110,8 @@ class PackTarget:
     def packed_from(self, sources_key: str, name: str) -> tuple[PackTarget, Manifest] | None:
         """The whole dataset of a name, at the same place, that `remember` knows by that key."""
         for each in self.siblings(name):
-            known, _, pack_key = (
-                (read_bytes(each.folder.sources_file) or b"").decode().partition(" ")
-            )
+            text = (read_bytes(each.folder.sources_file) or b"").decode()
+            known, _, pack_key = text.partition(" ")
             manifest = each.reusable(pack_key.strip()) if known == sources_key else None
             if manifest is not None:
                 return each, manifest

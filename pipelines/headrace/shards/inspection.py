@@ -218,15 +218,11 @@ def _field_problems(
     if info.layout == "ragged":
         yield from _ragged_problems(reader, info)
         return
-    values = reader.fixed(info.name)
+    values, num_classes = reader.fixed(info.name), len(manifest.classes)
     if values.dtype != np.dtype(info.dtype) or values.shape[1:] != info.shape:
         yield f"'{info.name}' is {values.dtype} {values.shape[1:]}, not {info.dtype} {info.shape}"
-    elif (
-        info.name == "label"
-        and manifest.classes
-        and ((values < 0) | (values >= len(manifest.classes))).any()
-    ):
-        yield f"a label is not one of the {len(manifest.classes)} classes"
+    elif info.name == "label" and num_classes and ((values < 0) | (values >= num_classes)).any():
+        yield f"a label is not one of the {num_classes} classes"
 
 
 def _ragged_problems(reader: ShardReader, info: FieldInfo) -> Iterator[str]:

@@ -34,13 +34,10 @@ logger = logging.getLogger(__name__)
 class CheckpointWriter:
     """Writes checkpoints durably; all ranks call it together.
 
-    Args:
-        token: Unique to this launch; names temporary files, the same on all ranks.
-        before: Called before each; raises when the state must not be kept.
-        plain: Whether they may hold plain values and tensors only.
-        in_background: Whether rank 0 waits only for a copy of what is to be written. One is
-            written at a time; strategies that write their files themselves are waited for.
-
+    `token` is unique to this launch, the same on all ranks, and names temporary files. `before` is
+    called before each, and raises when the state must not be kept. With `plain` they may hold plain
+    values and tensors only. With `in_background` rank 0 waits only for a copy of what is to be
+    written. One is written at a time; strategies that write their files themselves are waited for.
     `longest_s` is the longest time from a call until the checkpoint was whole.
     """
 

@@ -24,9 +24,8 @@ _GONE = Unreadable("", GONE)
 
 def is_number(kind: Any) -> bool:
     """Whether a type is one of numbers, true and false included."""
-    return bool(
-        pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    )
+    tests = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating)
+    return any(test(kind) for test in tests)
 
 
 def is_list(kind: Any) -> bool:

@@ -44,14 +44,9 @@ def with_folders(
         UnclearNamesError: It is not clear what folders mean, or a sample lies in no class folder.
     """
     (folders,) = extracted(listed.paths, r"(?s)^(?P<folder>(?:.*/)?)[^/]*$")
-    chains = _chains(
-        [folder.removeprefix(prefix) for folder in folders.dictionary.to_pylist()], place
-    )
-    level = (
-        None
-        if listed.column("split") is not None
-        else _split_level(chains, spec, place.name, labelled=labelled)
-    )
+    below = [folder.removeprefix(prefix) for folder in folders.dictionary.to_pylist()]
+    chains, is_given = _chains(below, place), listed.has("split")
+    level = None if is_given else _split_level(chains, spec, place.name, labelled=labelled)
     notes, depth = list[str](), 0
     splits = [split_named(chain[level]) if level is not None else "" for chain in chains]
     if level is not None:
