@@ -263,7 +263,7 @@ class UniformNpyReader:
             self._num_bytes = 0  # the next files may be like another one
             return None
         return FieldColumn(
-            items=self._slots.bodies[:num_files],
+            items=[*self._slots.bodies[:num_files]],
             shapes=self._shapes * num_files,
             joined=self._slots.joined[: num_files * body_bytes],
         )
