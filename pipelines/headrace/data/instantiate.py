@@ -165,9 +165,10 @@ def _attribute(use: TargetUse, allowed: Allowed, module: ModuleType, names: Sequ
     for name in names:
         owner, found = found, getattr(found, name, None)
         if found is None:
-            hint = nearest(name, [each for each in dir(owner) if not each.startswith("_")])
-            where = f"See the names in {getattr(owner, '__name__', str(owner))}."
-            raise TargetError(f"'{use.name}' does not exist", hint.split("Valid:")[0] + where)
+            public = [each for each in dir(owner) if not each.startswith("_")]
+            hint = nearest(name, public).split("Valid:")[0]
+            where = getattr(owner, "__name__", str(owner))
+            raise TargetError(f"'{use.name}' does not exist", f"{hint}See the names in {where}.")
         if isinstance(found, ModuleType) and allowed.listed is not None:
             raise not_allowed(use, use.name, allowed.listed, allowed.code)
     if len(names) > 1 and not allowed.names(use.name):
