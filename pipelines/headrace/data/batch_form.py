@@ -23,11 +23,9 @@ def transformed(batch: Batch, transforms: Iterable[Transform]) -> Batch:
 
 
 def formed(batch: Batch, form: str | Sequence[str] | None) -> Any:
-    """Return a batch as the model takes it.
+    """Return a batch as the model takes it, by the recipe's `data.batch`.
 
-    Args:
-        batch: Fields by name, with `sample_id (batch,)`.
-        form: The recipe's `data.batch`: a field's name, names for a tuple, or None for a dict.
+    That is a field's name, names for a tuple, or None for a dict.
 
     Raises:
         DataError: The batch lacks a field.

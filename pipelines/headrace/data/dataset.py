@@ -49,11 +49,8 @@ _OWN_HINT = (
 class OwnSamples:
     """Items that the user's `Dataset` makes of a split, numbered from 0.
 
-    Args:
-        name: Name of the class, for errors.
-        make: The class; takes the samples of a split.
-        dataset: The split.
-        verify: Whether to compare each packed sample with its checksum.
+    `name` is that of the class, `make`. With `verify`, each packed sample is compared with its
+    checksum.
 
     Raises:
         UserCodeError: The user's code raised.
@@ -138,7 +135,6 @@ class Reading:
     own: OwnDataset | None = None
     """Makes the user's samples from packed ones, before `transforms`."""
     decoder: Decoder = field(default_factory=Decoder, compare=False)
-    """Decodes what is encoded."""
 
     @property
     def is_special(self) -> bool:
@@ -221,11 +217,10 @@ class SampleReader:
         if self.reading.collate is not None:
             return collated(self.reading.collate, self.samples(indices, seeds))
         pad, is_plain = self.reading.pad, not self._others and self.own is None
-        columns: Batch = (
-            self._columns(indices, seeds, self.gatherer.buffers.lend)
-            if is_plain
-            else columns_of(self.samples(indices, seeds))
-        )
+        if is_plain:
+            columns = self._columns(indices, seeds, self.gatherer.buffers.lend)
+        else:
+            columns = columns_of(self.samples(indices, seeds))
         batch: Batch = {}
         sources = partial(self.dataset.sources, indices)
         for name, column in columns.items():

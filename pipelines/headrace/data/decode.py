@@ -136,10 +136,7 @@ class Decoder:
 
 
 def _arrays(
-    dataset: ShardedDataset,
-    info: FieldInfo,
-    indices: Indices,
-    items: Sequence[NDArray[np.uint8]],
+    dataset: ShardedDataset, info: FieldInfo, indices: Indices, items: Sequence[NDArray[np.uint8]]
 ) -> list[NDArray[Any]]:
     dtype = np.dtype(info.dtype)
     shapes: Sequence[Sequence[int]] = [(len(item) // dtype.itemsize,) for item in items]

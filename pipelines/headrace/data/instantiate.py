@@ -165,7 +165,10 @@ def _attribute(use: TargetUse, allowed: Allowed, module: ModuleType, names: Sequ
     for name in names:
         owner, found = found, getattr(found, name, None)
         if found is None:
-            raise TargetError(f"'{use.name}' does not exist", _nearest_of(owner, name))
+            public = [each for each in dir(owner) if not each.startswith("_")]
+            hint = nearest(name, public).split("Valid:")[0]
+            where = getattr(owner, "__name__", str(owner))
+            raise TargetError(f"'{use.name}' does not exist", f"{hint}See the names in {where}.")
         if isinstance(found, ModuleType) and allowed.listed is not None:
             raise not_allowed(use, use.name, allowed.listed, allowed.code)
     if len(names) > 1 and not allowed.names(use.name):
@@ -212,10 +215,3 @@ def _imported(name: str) -> ModuleType | None:
             if error.name == name or name.startswith(f"{error.name}."):
                 return None
             raise
-
-
-def _nearest_of(owner: Any, part: str) -> str:
-    public = [name for name in dir(owner) if not name.startswith("_")]
-    hint = nearest(part, public)
-    where = getattr(owner, "__name__", str(owner))
-    return f"{hint.split('Valid:')[0]}See the names in {where}."

@@ -31,19 +31,14 @@ class DataSettings:
     folder: Path
     """Folder of the dataset, packed or staged."""
     spec: DataSpec
-    """The recipe's `data`."""
     seed: int
-    """Seed of the run."""
     rank: int = 0
-    """Rank, from 0."""
     world_size: int = 1
-    """Number of ranks."""
     transforms: tuple[Transform, ...] = ()
     """Applied to every batch."""
     augment: tuple[Transform, ...] = ()
     """Applied to training batches, after `transforms`."""
     reading: Reading = field(default_factory=Reading)
-    """How samples become batches."""
     source: ShardSource | None = None
     """Source of shards that are not in `folder`."""
     skipped: tuple[str, ...] = ()

@@ -15,11 +15,7 @@ _RETURNS = ("LOAD_CONST", "RETURN_VALUE", "RETURN_CONST")
 
 
 def check_model(model: LightningModule, recipe: Recipe, *, trains: bool) -> None:
-    """Raise if a model lacks a method that training or evaluation calls.
-
-    Raises:
-        RecipeError: It lacks one, or has one that would not be called.
-    """
+    """Raise a `RecipeError` for a method that a model lacks, or has and would not be called."""
     own = [name for name in ASKED_FOR if has_own(model, name)]
     own = [each for each in own if each not in TEST_HOOKS or not _does_nothing(model, each)]
     for error in problems(type(model).__name__, recipe, own, own.__contains__, trains=trains):

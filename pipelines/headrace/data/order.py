@@ -46,15 +46,12 @@ class TrainOrder:
     num_samples: int
     """Samples per epoch."""
     seed: int
-    """Seed of the run."""
     global_batch_size: int
     """Samples per optimizer step over all ranks."""
     accumulate: int = 1
     """Batches per optimizer step."""
     rank: int = 0
-    """Rank, from 0."""
     world_size: int = 1
-    """Number of ranks."""
     drop_last: bool = True
     """Leave out the last step if it is not full. Otherwise its last batch is cut to a multiple of
     the ranks, which leaves out at most `world_size - 1` samples of the epoch."""
@@ -119,9 +116,7 @@ class EachOnceOrder:
     global_batch_size: int
     """Samples per batch over all ranks, about; at most `world_size` more."""
     rank: int = 0
-    """Rank, from 0."""
     world_size: int = 1
-    """Number of ranks."""
 
     def __post_init__(self) -> None:
         if self.num_samples < self.world_size:

@@ -117,11 +117,7 @@ def _of_numbers(how: str) -> Metric:
 def named(found: object, num_samples: int, spec: EvaluateSpec, num_classes: int) -> dict[str, Any]:
     """Return the results of a batch by name: `preds` and other outputs of the model.
 
-    Args:
-        found: What `predict_step` returned.
-        num_samples: Of the batch.
-        spec: The recipe's `evaluate`.
-        num_classes: Of the dataset; 0 when it has no classes.
+    `found` is what `predict_step` returned, `num_classes` 0 if the dataset has no classes.
 
     Raises:
         UserCodeError: It does not suit the task.

@@ -101,13 +101,9 @@ def _most_confused(confusion: npt.NDArray[np.int64]) -> list[int]:
 def _curves(
     scores: npt.NDArray[Any], label: npt.NDArray[Any], names: Sequence[str], shown: Iterable[int]
 ) -> dict[str, bytes]:
-    """Curves of some classes, one against the rest, as PNG bytes by title.
+    """Curves of the classes `shown`, one against the rest, as PNG bytes by title.
 
-    Args:
-        scores: `(num_samples, num_classes) float64`.
-        label: Whether a sample is of a class, of the same shape.
-        names: Of all classes.
-        shown: Places of those that are drawn.
+    `scores` are `(num_samples, num_classes) float64`; `label`, alike: whether of that class.
     """
     labels = [names[index] for index in shown]
     given = [

@@ -94,11 +94,7 @@ def joined(columns: Sequence[Column]) -> Column:
 
 
 def joined_columns(parts: Sequence[Mapping[str, Column]]) -> dict[str, Column]:
-    """Return the columns of several batches or shards, in order.
-
-    Raises:
-        StepError: They have different columns.
-    """
+    """Return the columns of several batches or shards, in order; `StepError` if they differ."""
     names = list(parts[0]) if parts else []
     for part in parts:
         if list(part) != names:
@@ -111,11 +107,7 @@ def joined_columns(parts: Sequence[Mapping[str, Column]]) -> dict[str, Column]:
 
 
 def merge(parts: Sequence[ScoredSamples], expected: Ids) -> ScoredSamples:
-    """Merge parts of any order to the order of the sample ids.
-
-    Args:
-        parts: Parts of the shards.
-        expected: `(num_samples,) int64`, ids of the samples that must be there once.
+    """Merge parts of any order to the order of the sample ids, each of `expected` once.
 
     Raises:
         StepError: Samples are missing, doubled or unknown; names counts and examples.
@@ -161,13 +153,7 @@ FILE_NAME = "predictions.parquet"
 
 
 def results_of(whole: ScoredSamples, sources: Sequence[str], split: str) -> dict[str, Column]:
-    """Return all results of each sample, by name.
-
-    Args:
-        whole: The samples of the whole split.
-        sources: The source of each sample.
-        split: The split, for those who put several files together.
-    """
+    """Return all results of each sample, by name, with its source and the name of the split."""
     own: dict[str, Column] = {
         "sample_id": torch.from_numpy(whole.sample_id),
         "source": list(sources),

@@ -92,11 +92,9 @@ class ClassificationResult(MultilabelResult):
 def classification_result(
     predictions: Predictions, class_names: Sequence[str]
 ) -> ClassificationResult:
-    """Return the metrics of a classifier.
+    """Return the metrics of a classifier with scores `(num_samples, num_classes)`.
 
-    Args:
-        predictions: Scores `(num_samples, num_classes)`: probabilities, or logits otherwise.
-        class_names: Names in the order of the columns.
+    Scores are probabilities, or logits otherwise; `class_names` are in the order of the columns.
 
     Raises:
         EvaluationError: Scores are NaN or infinite, or labels do not fit them.
@@ -109,11 +107,8 @@ def classification_result(
     target = torch.from_numpy(np.asarray(predictions.label, np.int64))
     predicted = scores.argmax(1)
     aurocs = [_auroc(probabilities[:, each], target.numpy() == each) for each in range(num_classes)]
-    found = {
-        "accuracy": classification.multiclass_accuracy(
-            predicted, target, num_classes, average="micro"
-        )
-    }
+    micro = classification.multiclass_accuracy(predicted, target, num_classes, average="micro")
+    found = {"accuracy": micro}
     for name, measure in _OF_CLASSES.items():
         found[name] = measure(predicted, target, num_classes, average="macro")
     if not np.isnan(aurocs).all():
@@ -127,12 +122,11 @@ def classification_result(
     }
     names = [*class_names, *(str(index) for index in range(len(class_names), num_classes))]
     support = torch.bincount(target, minlength=num_classes)
+    confusion = classification.multiclass_confusion_matrix(predicted, target, num_classes)
     return ClassificationResult(
         metrics={name: float(value) for name, value in found.items()},
         classes=_classes(names, support, {**by_class, "auroc": aurocs}),
-        confusion=classification.multiclass_confusion_matrix(
-            predicted, target, num_classes
-        ).numpy(),
+        confusion=confusion.numpy(),
         probabilities=probabilities,
         predicted=predicted.numpy(),
     )

@@ -42,15 +42,10 @@ def make_metrics(spec: EvaluateSpec, allowed: Allowed) -> dict[str, Metric]:
 def own_values(
     metrics: Mapping[str, Metric], states: Sequence[Mapping[str, State]], classes: Sequence[str]
 ) -> Judgement:
-    """Compute the metrics of a whole split.
+    """Compute the metrics of a whole split from the states of its shards, in their order.
 
     Values of a vector or mapping are named `name.class`; undefined ones are left out. Vectors and
-    matrices are tables.
-
-    Args:
-        metrics: Fresh ones by name.
-        states: Of each shard, in the order of the split; not each shard has logged all.
-        classes: Names of the dataset's classes, for vectors of that length.
+    matrices are tables. `metrics` are fresh; not each shard has logged all of them.
 
     Raises:
         UserCodeError: One raised.

@@ -52,10 +52,7 @@ def score(job: NodeTask, task: ShardTask) -> tuple[int, str]:
     """Score the samples of a shard and write the results, atomically.
 
     Model and data are loaded once and kept for the next shard. A staged shard that has changed is
-    staged and scored again.
-
-    Returns:
-        The number of samples, and why they were scored again, or an empty text.
+    staged and scored again. Returns the number of samples, and why they were scored again, or ''.
     """
     context = open_context(StepFolder(Path(job.step_folder)))
     inputs = read_inputs(context, job.variant, job.checkpoint)

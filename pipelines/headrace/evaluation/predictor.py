@@ -67,14 +67,11 @@ class Predictor:
         """Yield consecutive samples of the split as batches, before `transforms`."""
         reader = SampleReader(self.dataset, self.reading)
         check_each_once(reader.own, self.dataset)
+        has_label = reader.own is None and LABEL in [info.name for info in reader.fixed]
         for start in range(first, first + num_samples, self.spec.batch_size):
             end = min(start + self.spec.batch_size, first + num_samples)
             batch = reader.read(np.arange(start, end))
-            if (
-                WHOLE in batch
-                and reader.own is None
-                and LABEL in [info.name for info in reader.fixed]
-            ):
+            if WHOLE in batch and has_label:
                 batch[LABEL] = torch.from_numpy(self.dataset.gather(LABEL, np.arange(start, end)))
             yield batch
 

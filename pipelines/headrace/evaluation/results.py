@@ -59,11 +59,7 @@ def judge(
 ) -> Judgement:
     """Return results of the predictions of a whole split, sorted by sample id.
 
-    Args:
-        predictions: Predictions of all samples.
-        dataset: The split, for class names, source paths and pictures.
-        ids: Ids of its samples in its order, `(num_samples,) int64`.
-        spec: The recipe's `evaluate`.
+    `ids (num_samples,) int64` are those of the split's samples in its order.
 
     Raises:
         EvaluationError: The predictions cannot be judged.
@@ -185,15 +181,10 @@ def _worst(
     weight: NDArray[Any],
     words_of: Callable[[int], tuple[str, str]],
 ) -> Table:
-    """Return the twenty wrong samples of most weight, with their pictures.
+    """Return the twenty rows `wrong` of most `weight`, with their pictures.
 
-    Args:
-        dataset: The split.
-        ids: Ids of its samples in its order.
-        titles: Of the table, and of the weights.
-        wrong: Which rows are.
-        weight: How bad each row is.
-        words_of: Returns the truth and the prediction of a row.
+    `titles` are those of the table and of the weights; `words_of` a row returns its truth and its
+    prediction; `ids` are those of the split's samples in its order.
     """
     rows = np.flatnonzero(wrong)
     worst = rows[np.argsort(-weight[rows], kind="stable")][:_MAX_MISTAKES].tolist()

@@ -50,12 +50,7 @@ def training_figures(
     """Return all figures of a training, by title; none without a history.
 
     Restarts are dashed lines. Metrics that differ in `train` and `val` only share a figure.
-
-    Args:
-        history: Of the training.
-        usage: How busy each node was.
-        evaluated: Optimizer steps of the checkpoint that is evaluated, which is marked.
-        ranks: What each rank took.
+    `evaluated` are the optimizer steps of the checkpoint that is evaluated, which is marked.
     """
     if not history.rows:
         return {}
@@ -66,15 +61,14 @@ def training_figures(
     }
     rates = {each.name: _curve(each.points) for each in series if each.kind == "lr"}
     figures["Learning rate"] = _by_step(rates, history, evaluated)
-    figures["Throughput"] = _throughput(history)
+    speed: _Line = (history.all_rows, lambda row: row.samples_per_s, "", ACCENT, "-")
+    figures["Throughput"] = _by_time(history, [speed], ylabel="Samples a second", ylim=(0, None))
     figures["Waiting for data, and use of the nodes"] = _utilisation(history, usage)
     return figures | _use_figures(history, usage, ranks)
 
 
 def _use_figures(
-    history: History,
-    usage: Mapping[str, Sequence[NodeRow]],
-    ranks: Mapping[int, Sequence[RankRow]],
+    history: History, usage: Mapping[str, Sequence[NodeRow]], ranks: Mapping[int, Sequence[RankRow]]
 ) -> dict[str, bytes]:
     """Return the figures of parts of steps, traffic of disks and network, and ranks' memory."""
     found = {}
@@ -114,11 +108,6 @@ def _by_step(curves: Mapping[str, Curve], history: History, evaluated: int | Non
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(fontsize=8, frameon=False)
     return png(drawn)
-
-
-def _throughput(history: History) -> bytes:
-    line: _Line = (history.all_rows, lambda row: row.samples_per_s, "", ACCENT, "-")
-    return _by_time(history, [line], ylabel="Samples a second", ylim=(0, None))
 
 
 def _utilisation(history: History, usage: Mapping[str, Sequence[NodeRow]]) -> bytes:

@@ -93,9 +93,8 @@ def decode_array(content: bytes) -> NDArray[Any]:
 def plain_header(content: bytes, num_bytes: int) -> tuple[bytes, NDArray[Any]] | None:
     """The header of a `.npy` file after which lie the bytes of the array that `decode_array` gives.
 
-    Returns:
-        The header, and an array of the same shape and dtype whose values do not count; None when
-        the bytes lie there in another order, or the array cannot be read.
+    Also returns an array of the same shape and dtype whose values do not count; None if the bytes
+    lie there in another order, or the array cannot be read.
     """
     try:
         header, start = _header_bytes(content)

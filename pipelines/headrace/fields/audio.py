@@ -107,12 +107,9 @@ def _is_cut(content: bytes) -> bool:
 
 
 def resampled(sound: NDArray[np.float32], rate: int, target: int) -> NDArray[np.float32]:
-    """Sound with so many samples a second, by a polyphase filter.
+    """Sound `(num_frames[, num_channels])` with `target` samples a second, by a polyphase filter.
 
-    Args:
-        sound: `(num_frames,)` or `(num_frames, num_channels)`.
-        rate: Its samples a second.
-        target: Those to have.
+    It has `rate` samples a second.
     """
     if rate == target or not len(sound):
         return sound

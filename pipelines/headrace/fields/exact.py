@@ -22,15 +22,11 @@ _WHOLE, _NUMBER = re.compile(WHOLE), re.compile(NUMBER)
 
 
 def exact(values: ArrayLike, dtype: DTypeLike) -> NDArray[Any]:
-    """Return numbers or booleans as a dtype, equal to what they were.
+    """Return numbers or booleans of any shape as a dtype, equal to what they were.
 
     A fraction becomes a narrower floating point number by rounding to the nearest: the dtype asks
     for that. All else is exact: whole numbers in a floating point type, fractions that are whole,
     0 and 1 as booleans.
-
-    Args:
-        values: Of any shape.
-        dtype: Boolean, whole, floating point or complex.
 
     Raises:
         UnreadableError: A value does not fit.

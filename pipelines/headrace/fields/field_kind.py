@@ -113,11 +113,7 @@ class Kind:
         return ""
 
     def read(self, content: bytes, dtype: str) -> Value:
-        """The value that a file holds; `dtype` as in `encode`.
-
-        Raises:
-            UnreadableError: It is damaged.
-        """
+        """The value that a file holds; `dtype` as in `encode`. `UnreadableError` if damaged."""
         del dtype
         return content
 
@@ -185,11 +181,7 @@ BYTES = Kind()
 
 @cache
 def kinds() -> Mapping[str, Kind]:
-    """All kinds by name: those built in, then those of other packages.
-
-    Raises:
-        UserError: A package's kind cannot be loaded.
-    """
+    """All kinds by name, built in ones first; `UserError` if a package's cannot be loaded."""
     classes = [
         getattr(import_module(f"headrace.fields.{module}"), name) for module, name in _BUILT_IN
     ]
@@ -241,11 +233,7 @@ def options_of_kinds() -> set[str]:
 
 
 def encoding_by_magic(content: bytes, table: Iterable[tuple[bytes, str]], what: str) -> str:
-    """Encoding of a table by first bytes.
-
-    Raises:
-        UnreadableError: None of the table begins so.
-    """
+    """Encoding of a table by first bytes; `UnreadableError` if none of it begins so."""
     table = tuple(table)
     for magic, encoding in table:
         if content.startswith(magic):

@@ -72,8 +72,7 @@ _DAMAGED = (
 class ImageKind(Kind):
     """Pixels, or the files as they are.
 
-    Args:
-        turns: Whether images are turned as their EXIF data says.
+    `turns`: whether images are turned as their EXIF data says.
     """
 
     name = "image"
@@ -145,14 +144,10 @@ class ImageKind(Kind):
 
 
 def read_image(content: bytes, *, turns: bool = True) -> Decoded:
-    """Decode a PNG, JPEG, BMP, WebP, GIF or TIFF file.
+    """Decode a PNG, JPEG, BMP, WebP, GIF or TIFF file; with `turns` as its EXIF data turns it.
 
     Grey images give `(height, width)`, all others `(height, width, 3)` red, green, blue. What is
     dropped, converted or turned is among the `changes`. The array may be read-only.
-
-    Args:
-        content: The file's bytes.
-        turns: Whether to turn the image as its EXIF data says.
 
     Raises:
         UnreadableError: Empty, damaged, too large, of several pages, or of channels that do not fit

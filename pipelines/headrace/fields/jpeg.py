@@ -32,9 +32,7 @@ class Header:
     """What the segments before the first scan say."""
 
     height: int
-    """Rows of pixels."""
     width: int
-    """Columns of pixels."""
     channels: int
     """1 for grey, 3 for colours."""
     may_turn: bool

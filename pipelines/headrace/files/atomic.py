@@ -171,11 +171,7 @@ def write_marker(path: Path, text: str) -> None:
 
 
 def read_record(path: Path, kind: type[Record]) -> Record | None:
-    """Read a record written by `write_record`; None if the file does not exist.
-
-    Raises:
-        StepError: The file holds something else.
-    """
+    """Read a record of `write_record`; None without the file, `StepError` for other content."""
     content = read_bytes(path)
     if content is None:
         return None

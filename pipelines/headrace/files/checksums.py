@@ -38,14 +38,11 @@ def copy_verified(
 def write_verified(
     chunks: Iterable[memoryview], target: Path, tick: Callable[[int], None] | None = None
 ) -> tuple[int, str]:
-    """Write chunks and compute their checksum on the way; `target` is durable on return.
+    """Write chunks; return their bytes and XXH3, 128 bits, hexadecimal. `target` is then durable.
 
     The caller compares the checksum with the expected one and gives `target` its final name. A
     copy that fails leaves no `target` behind. `tick` gets the bytes of every chunk written, and
     may raise to stop. A chunk is used before the next one is requested.
-
-    Returns:
-        Bytes written; their XXH3 checksum, 128 bits, hexadecimal.
     """
     state, num_bytes = xxhash.xxh3_128(), 0
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,16 @@ class Entry:
 
     def __get__(self, folder: Folder, kind: type) -> Path:
         return folder.path / self._name
+
+
+class NumberedEntry:
+    """A file in the folder for each number, as a function that returns its `Path`."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+
+    def __get__(self, folder: Folder, kind: type) -> Callable[[int], Path]:
+        return lambda number: folder.path / self._pattern.format(number)
 
 
 class StepFolder(Folder):

@@ -164,8 +164,7 @@ class Manifest(Record):
             is_fold = split == VALIDATION and TRAIN in self.folds
             hint = "Each of its folds is one: set data.fold." if is_fold else ""
             raise ManifestError(
-                f"Dataset '{self.name}' has no split '{split}'",
-                hint or nearest(split, self.splits),
+                f"Dataset '{self.name}' has no split '{split}'", hint or nearest(split, self.splits)
             )
         return tuple(shard for shard in self.shards if shard.split == split)
 

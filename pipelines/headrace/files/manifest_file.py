@@ -75,11 +75,7 @@ def no_dataset(place: str) -> NoDatasetError:
 
 
 def parse_manifest(text: bytes, path: str) -> Manifest:
-    """Parse the content of a manifest file at `path`.
-
-    Raises:
-        ManifestError: It is damaged, was edited, or a newer release wrote it.
-    """
+    """Parse a manifest file; `ManifestError` if it is damaged, edited or of a newer release."""
     content = unsealed(text, path)
     try:
         manifest = Manifest.model_validate(content)
@@ -125,9 +121,7 @@ def content_fingerprint(
 
 
 def _fingerprint(
-    fields: Iterable[Mapping[str, Any]],
-    classes: Sequence[str],
-    shards: Iterable[Mapping[str, Any]],
+    fields: Iterable[Mapping[str, Any]], classes: Sequence[str], shards: Iterable[Mapping[str, Any]]
 ) -> str:
     """Hash the JSON as written: a field counts only with the keys that it was given."""
     state = xxhash.xxh3_128()
@@ -145,7 +139,11 @@ def _fingerprint(
 def _contradictions(manifest: Manifest, content: Mapping[str, Any]) -> Iterator[str]:
     """Yield contradictions in a manifest, whose file holds `content`."""
     yield from _of_shards(manifest)
-    yield from _of_counts(manifest)
+    for split, counts in manifest.class_counts.items():
+        if not set(counts) <= set(manifest.classes):
+            yield f"it counts samples of classes that it does not name, in split '{split}'"
+        elif not manifest.is_part and sum(counts.values()) != manifest.splits.get(split):
+            yield f"it counts {sum(counts.values())} samples of classes in split '{split}'"
     if not manifest.is_part:
         found = _fingerprint(content["fields"], manifest.classes, content["shards"])
         if found != manifest.fingerprint:
@@ -170,14 +168,6 @@ def _of_shards(manifest: Manifest) -> Iterator[str]:
     listed = {(split, n): size for split, of in manifest.folds.items() for n, size in enumerate(of)}
     if folds != listed:
         yield f"the folds of its shards hold {folds} samples, its folds {listed}"
-
-
-def _of_counts(manifest: Manifest) -> Iterator[str]:
-    for split, counts in manifest.class_counts.items():
-        if not set(counts) <= set(manifest.classes):
-            yield f"it counts samples of classes that it does not name, in split '{split}'"
-        elif not manifest.is_part and sum(counts.values()) != manifest.splits.get(split):
-            yield f"it counts {sum(counts.values())} samples of classes in split '{split}'"
 
 
 def _damaged(path: str, problem: str) -> ManifestError:

@@ -46,11 +46,7 @@ def make_private_file(file: Path) -> None:
 
 
 def tighten(file: Path) -> None:
-    """Close a file to all but its owner.
-
-    Raises:
-        UserError: It belongs to another account, or is not a regular file, as `/dev/null`.
-    """
+    """Close a file to all but its owner; `UserError` if it is another account's, or not regular."""
     found = file.stat()
     if not stat.S_ISREG(found.st_mode):
         raise UserError(f"{file} is not a regular file", "Name another file.")

@@ -38,11 +38,9 @@ def disk_bytes(path: Path | str, counted: set[tuple[int, int]]) -> int:
 
 
 def check_removable(path: Path, top: Path) -> None:
-    """Raise if a file or folder must not be removed, or if it is on a read-only file system.
+    """Raise if a path below `top` must not be removed, or is on a read-only file system.
 
-    Args:
-        path: A path below `top`.
-        top: A folder of headrace's; it may be a link, the folders below it may not.
+    `top` is a folder of headrace's; it may be a link, the folders below it may not.
 
     Raises:
         AccessError: It belongs to another user, cannot be written, or lies behind a link.

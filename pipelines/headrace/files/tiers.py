@@ -145,8 +145,12 @@ def outstanding_bytes(datasets: Path) -> int:
 
 def bytes_in(folder: Path) -> int:
     """Return the bytes of all files below a folder."""
-    names = (Path(parent) / name for parent, _, files in os.walk(folder) for name in files)
-    return sum(_size_of(name) for name in names)
+    total = 0
+    for parent, _, files in os.walk(folder):
+        for name in files:
+            with suppress(FileNotFoundError):  # another process has just renamed it
+                total += Path(parent, name).lstat().st_size
+    return total
 
 
 def room_bytes(folder: Path) -> int:
@@ -157,13 +161,6 @@ def room_bytes(folder: Path) -> int:
 
 def _is_in_memory(folder: Path) -> bool:
     return file_system_of(folder) in _IN_MEMORY
-
-
-def _size_of(path: Path) -> int:
-    try:
-        return path.lstat().st_size
-    except FileNotFoundError:  # another process has just renamed it
-        return 0
 
 
 def _describe(room: TierRoom) -> str:

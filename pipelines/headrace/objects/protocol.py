@@ -76,11 +76,7 @@ class Store(Protocol):
         """Return the current state of a file; None if there is none."""
 
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
-        """Return bytes `[start, end)` of a file, cut at its end.
-
-        Raises:
-            StoreMissingError: The file does not exist.
-        """
+        """Return bytes `[start, end)` of a file, cut at its end; or a `StoreMissingError`."""
 
     def read_files(self, files: Sequence[StoredFile]) -> Iterator[bytes | DataError]:
         """Yield contents of whole files, in order; the next are read while one is in use.
@@ -97,23 +93,13 @@ class Store(Protocol):
         """Yield parts of files, in order; neighbours are read at once. Errors as `open`."""
 
     def open(self, path: str, version: str) -> BinaryIO:
-        """Return a file to read and seek in.
-
-        Raises:
-            StoreMissingError: It was removed.
-            StoreChangedError: It has another version.
-        """
+        """Return a file to read and seek in; or a `StoreMissingError` or `StoreChangedError`."""
 
     def download(self, path: str, target: Path, tick: Tick | None = None) -> str:
         """Copy a file to a local one; large files by several ranged reads at once.
 
-        Args:
-            path: The file.
-            target: File to create or overwrite; a download that fails leaves none.
-            tick: Called with the bytes of every piece, by one thread at a time.
-
-        Returns:
-            XXH3 of the content, 128 bits, hexadecimal.
+        Returns the XXH3 of the content, 128 bits, hexadecimal. `target` is made or overwritten; a
+        download that fails leaves none. `tick` gets the bytes of a piece, by one thread at a time.
 
         Raises:
             StoreMissingError: The file does not exist.

@@ -32,20 +32,10 @@ FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 10.0
 
 _TRANSIENT_STATUS = frozenset({408, 409, 429, 500, 502, 503, 504})
-_TRANSIENT_CODES = frozenset(
-    {
-        "BadDigest",
-        "IncompleteBody",
-        "InternalError",
-        "OperationAborted",
-        "RequestLimitExceeded",
-        "RequestTimeout",
-        "SlowDown",
-        "Throttling",
-        "ThrottlingException",
-        "XAmzContentSHA256Mismatch",
-    }
-)
+_TRANSIENT_CODES = frozenset((
+    "BadDigest", "IncompleteBody", "InternalError", "OperationAborted", "RequestLimitExceeded",
+    "RequestTimeout", "SlowDown", "Throttling", "ThrottlingException", "XAmzContentSHA256Mismatch",
+))  # fmt: skip
 _TRANSIENT_ERRORS = (
     HTTPClientError,
     BotoConnectionError,
@@ -99,7 +89,12 @@ async def retried(
             if not _is_transient(error):
                 raise explained(error, place) from error
             if attempt == max_attempts:
-                raise _kept_failing(error, place, attempt) from error
+                raise StoreError(
+                    f"{place.url} at {place.endpoint} failed {attempt} times, last with: "
+                    f"{_reason(error)}",
+                    "Check the server and the network, then run again: finished work is kept. "
+                    "`s3.max_attempts` and `s3.timeout` of the site bound the attempts.",
+                ) from error
             logger.info("Attempt %d at %s failed: %s", attempt, place.url, _reason(error))
         bound = min(FIRST_PAUSE_S * 2 ** (attempt - 1), LONGEST_PAUSE_S)
         await asyncio.sleep(random.uniform(0, bound))
@@ -164,14 +159,6 @@ def _next_step(error: Exception) -> str:
 def _source(error: Exception) -> Exception:
     """Return the server's answer, which s3fs turns into an error of the operating system."""
     return error.__cause__ if isinstance(error.__cause__, ClientError) else error
-
-
-def _kept_failing(error: Exception, place: S3Request, num_attempts: int) -> StoreError:
-    return StoreError(
-        f"{place.url} at {place.endpoint} failed {num_attempts} times, last with: {_reason(error)}",
-        "Check the server and the network, then run again: finished work is kept. "
-        "`s3.max_attempts` and `s3.timeout` of the site bound the attempts.",
-    )
 
 
 def _reason(error: Exception) -> str:

@@ -23,7 +23,7 @@ from headrace.errors import (
 )
 from headrace.files.atomic import AS_USUAL, fsync, replacing, write_bytes
 from headrace.files.checksums import copy_verified
-from headrace.files.manifest import Manifest
+from headrace.files.manifest import Manifest, ShardInfo
 from headrace.files.manifest_file import FILE_NAME, no_dataset, parse_manifest
 from headrace.objects.protocol import (
     ByteRange,
@@ -39,13 +39,9 @@ from headrace.objects.protocol import (
 from headrace.recipe.site import StoreOptions
 
 _PACKAGES = {
-    "s3": "s3fs",
-    "gs": "gcsfs",
-    "az": "adlfs",
-    "abfs": "adlfs",
-    "hf": "huggingface_hub",
+    "s3": "s3fs", "gs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "hf": "huggingface_hub",
     "memory": "fsspec",
-}
+}  # fmt: skip
 """Schemes of object stores, and the class of each."""
 _MAX_OPEN = 64
 _PART_FILES = 256  # files that are listed and statted together
@@ -251,9 +247,7 @@ def is_remote(url: str) -> bool:
 def open_store(url: str, options: StoreOptions | None = None) -> Store:
     """Return the store at a location, without connecting or checking it.
 
-    Args:
-        url: `s3://bucket/prefix` or of another object store, `file:///folder` or a path.
-        options: Access to an object store; None: defaults.
+    `url` is `s3://bucket/prefix` or of another object store, `file:///folder` or a path.
 
     Raises:
         UserError: The URL has another scheme, names no bucket, or its package is not installed.
@@ -284,11 +278,7 @@ def below(url: str, *names: str) -> str:
 
 
 def check_package(url: str) -> None:
-    """Raise if the Python package of a URL's object store is not installed here.
-
-    Raises:
-        UserError: It is not installed; the message has the extra that installs it.
-    """
+    """Raise a `UserError` with the extra to install if the package of a URL is missing here."""
     package = _PACKAGES.get(urlsplit(url).scheme)
     if package is not None and find_spec(package) is None:
         raise UserError(
@@ -310,6 +300,19 @@ def read_manifest_at(location: str, options: StoreOptions | None = None) -> Mani
     except StoreMissingError:
         raise no_dataset(location) from None
     return parse_manifest(text, f"{store.url}/{FILE_NAME}")
+
+
+def missing_shards(
+    location: str, options: StoreOptions | None, shards: Sequence[ShardInfo]
+) -> list[ShardInfo]:
+    """Return the shards of a dataset that are missing at its folder or URL, or of another size."""
+    store = open_store(location, options)
+    if store.folder is not None or len(shards) == 1:
+        found = {shard.file: store.stat(shard.file) for shard in shards}
+    else:  # one request for many
+        found = {file.path: file for file in store.list_files()}
+    pairs = ((shard, found.get(shard.file)) for shard in shards)
+    return [each for each, file in pairs if file is None or file.num_bytes != each.num_bytes]
 
 
 def _object_store(url: str, scheme: str, options: StoreOptions) -> Store:

@@ -246,8 +246,7 @@ class UniformNpyReader:
     def read(self, files: SampleTable) -> FieldColumn | None:
         """The arrays of files of the folder, in memory that is used again for the next ones.
 
-        Returns:
-            None when they are not uniform, or not as they were listed.
+        None if they are not uniform, or not as they were listed.
         """
         num_files, sizes, paths = len(files), files.numbers("bytes"), list(files.iter_paths())
         num_bytes = int(sizes[0])
@@ -264,9 +263,9 @@ class UniformNpyReader:
             self._num_bytes = 0  # the next files may be like another one
             return None
         return FieldColumn(
-            items=[*self._slots.bodies(num_files)],
+            items=[*self._slots.bodies[:num_files]],
             shapes=self._shapes * num_files,
-            joined=self._slots.joined(num_files),
+            joined=self._slots.joined[: num_files * body_bytes],
         )
 
     def _beginning(self, path: str) -> bytes:
@@ -293,21 +292,20 @@ class FileSlots:
     def __init__(self, header: bytes, body_bytes: int, num_files: int) -> None:
         self.num_files = num_files
         self.file_bytes = len(header) + body_bytes
-        self._body_bytes = body_bytes
         self._header = np.frombuffer(header, dtype=np.uint8)
         self._headers = np.empty((num_files, len(header)), dtype=np.uint8)
-        self._joined = np.empty(num_files * body_bytes, dtype=np.uint8).data
+        self.joined = np.empty(num_files * body_bytes, dtype=np.uint8).data
+        """What lies behind the headers, one after the other, until more files are read."""
         starts = (number * body_bytes for number in range(num_files))
-        self._bodies = [self._joined[start : start + body_bytes] for start in starts]
+        self.bodies = [self.joined[start : start + body_bytes] for start in starts]
         more = memoryview(bytearray(1))  # a file that grew has a byte for it
         rows = [row.data for row in self._headers]
-        self._rooms = [[row, body, more] for row, body in zip(rows, self._bodies, strict=True)]
+        self._rooms = [[row, body, more] for row, body in zip(rows, self.bodies, strict=True)]
 
     def read(self, folder: Path, paths: Sequence[str], times_ns: Sequence[int]) -> bool:
-        """Read whole files, one open, fstat, read and close each.
+        """Whether each file, read whole, has its time and size, and begins with the header.
 
-        Returns:
-            Whether each is there with its time and size, and begins with the header.
+        There is one open, fstat, read and close for each.
         """
         fstat, readv, close, size = os.fstat, os.readv, os.close, self.file_bytes
         within = os.open(folder, _FLAGS)
@@ -324,11 +322,3 @@ class FileSlots:
         finally:
             close(within)
         return bool((self._headers[: len(paths)] == self._header).all())
-
-    def bodies(self, num_files: int) -> list[memoryview]:
-        """What lies behind the header of each of the first files, until more are read."""
-        return self._bodies[:num_files]
-
-    def joined(self, num_files: int) -> memoryview:
-        """The same, one after the other."""
-        return self._joined[: num_files * self._body_bytes]

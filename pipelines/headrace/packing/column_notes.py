@@ -50,12 +50,9 @@ def remarks(manifest: Manifest, field: str) -> list[str]:
 
 
 def notes_on(column: str, values: Sequence[object], folder: Path | None) -> list[ColumnNote]:
-    """Return what is odd about the first values of a column.
+    """Return what is odd about the first values of a column, texts or numbers of one type.
 
-    Args:
-        column: Its name.
-        values: Texts or numbers of one type.
-        folder: The folder of the source if it is local.
+    `folder` is that of the source if it is local.
     """
     texts = [value for value in values if isinstance(value, str)]
     if texts and folder is not None and all(_is_file(folder, text) for text in texts):

@@ -78,10 +78,8 @@ _NO_VALUE = {"na", "n/a", "#n/a", "nan", "null", "none", "nil", "?", "-"}
 def with_classes(samples: SampleTable, classes: Sequence[str] = ()) -> SampleTable:
     """Return samples the codes of whose labels are class indices.
 
-    Args:
-        samples: Samples with or without labels.
-        classes: The classes in their order; if empty, the labels are ordered by number if all are
-            whole numbers, else by alphabet.
+    `classes` are in their order; if empty, labels are ordered by number if all are whole numbers,
+    else by alphabet.
     """
     label = samples.column("label")
     if label is None:
@@ -149,8 +147,13 @@ def split_samples(
     `order` has the `ranks` of all samples.
     """
     samples = listing.samples
-    if samples.column("split") is not None:
-        return _given_splits(samples, order)
+    if (split := samples.column("split")) is not None:
+        names = split.dictionary.to_pylist()
+        codes = split.indices.cast("int64").fill_null(-1).to_numpy()
+        return {
+            name: in_order(np.flatnonzero(codes == names.index(name)), order)
+            for name in in_split_order(set(names))
+        }
     earlier = [split for split, _ in listing.earlier]
     splits = _assign(dataset, listing, dataset.splits, order, earlier)
     for name, share in dataset.splits.items():
@@ -217,16 +220,6 @@ def _divided(
     return assign_groups(groups.to_numpy(zero_copy_only=False), classes, shares, seed, order)
 
 
-def _given_splits(samples: SampleTable, order: NDArray[np.uint64]) -> dict[str, Indices]:
-    split = samples.column("split")
-    names = split.dictionary.to_pylist()
-    codes = split.indices.cast("int64").fill_null(-1).to_numpy()
-    return {
-        name: in_order(np.flatnonzero(codes == names.index(name)), order)
-        for name in in_split_order(set(names))
-    }
-
-
 def folds_of(
     dataset: DatasetSpec,
     listing: SourceListing,
@@ -286,10 +279,7 @@ def _more(samples: SampleTable, otherwise: str) -> str:
 
 
 def shards_of(
-    indices: Indices,
-    sizes: NDArray[np.int64],
-    order: NDArray[np.uint64] | None,
-    pack: PackSpec,
+    indices: Indices, sizes: NDArray[np.int64], order: NDArray[np.uint64] | None, pack: PackSpec
 ) -> Iterator[Indices]:
     """Samples of each shard, out of samples in random order.
 

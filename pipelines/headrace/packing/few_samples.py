@@ -15,15 +15,11 @@ from headrace.recipe.site import Site
 def pack_few(recipe: Recipe, site: Site, number: int) -> tuple[str, Manifest]:
     """Pack up to `number` samples of each split and fold below the site's folder.
 
-    The whole source is listed, and divided as packing divides it. The samples are the first in the
-    order of packing, but one of each class comes before others, the last class first.
+    The whole source is listed, and divided as packing divides it; samples are those of `limited`.
 
     Returns:
         The folder of the dataset, and its manifest, whose splits and folds have the numbers of
         samples of the whole source.
-
-    Raises:
-        HeadraceError: As packing.
     """
     opened = OpenedSource.of(recipe, site, lambda: None).listed(lambda: None)
     listing, target = opened.listing, opened.new_target(site)

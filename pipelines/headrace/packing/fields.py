@@ -207,10 +207,9 @@ class FieldRule:
 def field_rules(
     name: str, source: Source, pack: PackSpec, samples: SampleTable
 ) -> tuple[FieldRule, ...]:
-    """Return how each field is kept, shapes taken from the first sample that can be read.
+    """Return how each field is kept, in the order of the source's fields, but `label` last.
 
-    Returns:
-        Rules in the order of the source's fields, but `label` last.
+    Shapes are taken from the first sample that can be read.
     """
     check_names(pack, [each.name for each in source.fields])
     first = (_first_rule(each, pack) for each in source.fields)
@@ -328,11 +327,7 @@ def _first_rule(given: SourceField, pack: PackSpec) -> FieldRule:
             orientation=(options.orientation or "apply") if turned else None,
         )
     return FieldRule(
-        info=info,
-        kind=kind,
-        decode=decode,
-        check=pack.check == "decode",
-        options=options,
+        info=info, kind=kind, decode=decode, check=pack.check == "decode", options=options
     )
 
 

@@ -16,13 +16,7 @@ from pydantic import JsonValue
 from headrace.errors import DataError, StepError
 from headrace.files.atomic import read_record, write_text
 from headrace.files.machine import told_when_full
-from headrace.files.manifest import (
-    FieldInfo,
-    LengthStatistics,
-    Manifest,
-    Quarantined,
-    ShardInfo,
-)
+from headrace.files.manifest import FieldInfo, LengthStatistics, Manifest, Quarantined, ShardInfo
 from headrace.files.manifest_file import content_fingerprint
 from headrace.packing import statistics
 from headrace.packing.blocks import BlockCollector

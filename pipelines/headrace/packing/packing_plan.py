@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -106,11 +106,7 @@ class PlannedShard(Record, arbitrary_types_allowed=True):
 
     @classmethod
     def read(cls, path: Path) -> PlannedShard | None:
-        """Return the plan in a file; None if the file does not exist.
-
-        Raises:
-            StepError: The file is damaged, or of an earlier release.
-        """
+        """Return the plan in a file, if any; `StepError` if damaged or of an earlier release."""
         content = read_bytes(path)
         if content is None:
             return None
@@ -332,17 +328,15 @@ def limited(plan: PackPlan, max_samples: int) -> PackPlan:
     They are the first in the order of packing, but one of each class comes before others, the last
     class first.
     """
-    return replace(plan, shards=tuple(_few(plan.shards, max_samples)))
-
-
-def _few(shards: Sequence[PlannedShard], number: int) -> Iterator[PlannedShard]:
-    sample_id = 0
-    for _, group in groupby(shards, lambda shard: (shard.split, shard.fold)):
+    shards, sample_id = list[PlannedShard](), 0
+    for _, group in groupby(plan.shards, lambda shard: (shard.split, shard.fold)):
         first, *others = group
         places = np.concatenate([first.places, *(shard.places for shard in others)])
         classes = first.listed.column("class_index")
         if classes is not None:
             of_each = np.unique(np.asarray(classes)[places], return_index=True)[1][::-1]
             places = np.concatenate([places[of_each], np.delete(places, of_each)])
-        yield first.model_copy(update={"places": places[:number], "first_sample_id": sample_id})
-        sample_id += min(len(places), number)
+        update = {"places": places[:max_samples], "first_sample_id": sample_id}
+        shards.append(first.model_copy(update=update))
+        sample_id += min(len(places), max_samples)
+    return replace(plan, shards=tuple(shards))

@@ -88,10 +88,9 @@ class SampleTable(Sequence[SampleRef]):
     def with_columns(self, **columns: Any) -> SampleTable:
         """Return the samples with columns added or replaced, or removed where one is None."""
         own = zip(self.table.column_names, self.table.columns, strict=True)
-        whole = {
-            name: column for name, column in (dict(own) | columns).items() if column is not None
-        }
-        return SampleTable(pa.table(whole), self.index_hash)
+        whole = (dict(own) | columns).items()
+        kept = {name: column for name, column in whole if column is not None}
+        return SampleTable(pa.table(kept), self.index_hash)
 
     def take(self, indices: NDArray[Any]) -> SampleTable:
         """Return some of the samples, in the order of their indices."""
@@ -127,10 +126,8 @@ class SampleTable(Sequence[SampleRef]):
         firsts = [name.rpartition("#")[::2] for name in path.dictionary.to_pylist()]
         heads = strings([f"{name}#" for name, _ in firsts]).take(path.indices)
         powers = np.array([10 ** len(digits) for _, digits in firsts], dtype=np.int64)
-        digits = pa.array(self.numbers("row") + powers[path.indices.to_numpy()]).cast(
-            "large_string"
-        )
-        return joined(heads, pc.utf8_slice_codeunits(digits, 1))
+        rows = pa.array(self.numbers("row") + powers[path.indices.to_numpy()])
+        return joined(heads, pc.utf8_slice_codeunits(rows.cast("large_string"), 1))
 
     def iter_paths(self) -> Iterator[str]:
         """Yield the path of each sample."""
@@ -208,10 +205,9 @@ def strings(texts: Any) -> Any:
 
 def joined(*parts: Any, separator: str = "") -> Any:
     """Return the texts of several arrays, or of one text and arrays, joined row by row."""
-    large = [
-        pa.scalar(part, pa.large_string()) if isinstance(part, str) else part for part in parts
-    ]
-    return pc.binary_join_element_wise(*large, pa.scalar(separator, pa.large_string()))
+    texts = (*parts, separator)
+    large = (pa.scalar(t, pa.large_string()) if isinstance(t, str) else t for t in texts)
+    return pc.binary_join_element_wise(*large)
 
 
 def repeated(text: str, times: int) -> Any:
@@ -286,11 +282,7 @@ def in_order(samples: SampleTable) -> tuple[SampleTable, int]:
 
 
 def by_path(samples: SampleTable) -> SampleTable:
-    """Return samples in the order of their paths.
-
-    Raises:
-        DataError: Two of them have the same path.
-    """
+    """Return samples in the order of their paths; `DataError` if two have the same path."""
     samples, twice = in_order(samples)
     if twice >= 0:
         path = samples[twice].path

@@ -86,7 +86,6 @@ class Opening:
     """What a source is opened with."""
 
     spec: DatasetSpec
-    """The recipe's dataset."""
     place: SourceStore
     """Where its files lie."""
     fields: Fields = ()
@@ -134,10 +133,7 @@ class Source(ABC):
 
     @abstractmethod
     def list_samples(self, check: Check | None = None) -> SampleTable:
-        """Return all samples, sorted by path, no path twice.
-
-        Args:
-            check: Called often; may raise to stop.
+        """Return all samples, sorted by path, no path twice; `check` may raise to stop.
 
         Raises:
             RecipeError: The recipe does not fit what lies there.

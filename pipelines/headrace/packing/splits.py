@@ -39,9 +39,6 @@ def stratified_counts(
     took most, as long as the split (`split_counts` of the whole) has room; where there is none,
     another class moves its sample to a third split. So shares are rounded up or down, where that
     can be.
-
-    Returns:
-        Counts by split, one mapping a class.
     """
     ideals = [_ideals(size, shares) for size in class_sizes]
     counts = [{name: int(ideal) for name, ideal in row.items()} for row in ideals]
@@ -134,17 +131,14 @@ def assign_splits(
 ) -> dict[str, Indices]:
     """Indices of the samples of each split, in a seeded random order.
 
-    Any range of a split is a random sample of it.
+    Any range of a split is a random sample of it. Every index is in one split.
 
     Args:
         paths: Distinct path of every sample.
         labels: Class index of every sample to keep class shares in every split; empty not to.
-        shares: Share of each split.
+        shares: Share of each split, in the order of the result.
         seed: Another seed gives other splits.
         order: `ranks` of the paths.
-
-    Returns:
-        Every index of `paths` exactly once, by split in the order of `shares`.
     """
     classes = np.asarray(labels, dtype=np.int64)
     used = [name for name, share in shares.items() if share > 0]

@@ -60,7 +60,8 @@ class SampledMoments:
         if not num_rows:
             return
         size = math.ceil(num_rows / self._every)
-        window = _drawn(sample_id, math.ceil(num_rows / size))
+        drawn = xxhash.xxh3_64_intdigest(sample_id.to_bytes(8, "little"))
+        window = drawn % math.ceil(num_rows / size)
         start, stop = window * size, min((window + 1) * size, num_rows)
         pieces = _cut(items, start * self._row_bytes, stop * self._row_bytes)
         self._waiting.append(b"".join(pieces))  # a copy, for views would keep whole files in memory
@@ -89,14 +90,9 @@ def every_of(info: FieldInfo, num_samples: int) -> int:
 
 
 def moments(values: NDArray[Any]) -> Moments | None:
-    """Moments of the finite elements.
+    """Moments of the finite elements of samples `(num_samples, *shape)`; None if there are none.
 
-    Args:
-        values: Samples `(num_samples, *shape)`; with three-dimensional samples the last axis is
-            that of the channels, else there is one channel.
-
-    Returns:
-        None if all elements are NaN or infinite.
+    Three-dimensional samples have channels, their last axis; others have one.
     """
     num_channels = values.shape[-1] if values.ndim == 4 else 1
     rows = values.reshape(-1, num_channels)
@@ -216,10 +212,6 @@ def _pair(a: Moments, b: Moments) -> Moments:
         minimum=min(a.minimum, b.minimum),
         maximum=max(a.maximum, b.maximum),
     )
-
-
-def _drawn(sample_id: int, num_windows: int) -> int:
-    return xxhash.xxh3_64_intdigest(sample_id.to_bytes(8, "little")) % num_windows
 
 
 def _cut(items: Sequence[Buffer], start: int, stop: int) -> list[Buffer]:

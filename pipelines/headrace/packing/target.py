@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,40 +12,35 @@ import xxhash
 from headrace.errors import DataError, ManifestError
 from headrace.files.atomic import read_bytes, write_text
 from headrace.files.checksums import file_xxh3_128
-from headrace.files.layout import SiteFolder
+from headrace.files.layout import Entry, Folder, SiteFolder
 from headrace.files.machine import told_when_full
 from headrace.files.manifest import Manifest, ShardInfo
 from headrace.files.manifest_file import FILE_NAME, sealed_manifest
-from headrace.objects.store import below, is_remote, open_store, read_manifest_at
+from headrace.objects.store import (
+    below,
+    is_remote,
+    missing_shards,
+    open_store,
+    read_manifest_at,
+)
 from headrace.recipe.site import Site, StoreOptions
 
 _URL_FILE = "url"  # in the folder of a dataset that lies in S3: where
 
 
-@dataclass(frozen=True)
-class DatasetFolder:
+class DatasetFolder(Folder):
     """A dataset's folder while it is packed and after."""
 
-    path: Path
-
-    @property
-    def shards(self) -> Path:
-        """Folder of the shards."""
-        return self.path / "shards"
-
-    @property
-    def parts(self) -> Path:
-        """Folder of plans and records of single shards; readers of the dataset ignore it."""
-        return self.path / "parts"
+    shards = Entry("shards")
+    """Folder of the shards."""
+    parts = Entry("parts")
+    """Folder of plans and records of single shards; readers of the dataset ignore it."""
+    sources_file = Entry("parts/sources")
+    """Keys by which the dataset is known without listing what its containers hold."""
 
     def plan_file(self, shard_file: str) -> Path:
         """Plan of a shard, by its path relative to the dataset."""
         return self.parts / f"{Path(shard_file).stem}.plan.arrow"
-
-    @property
-    def sources_file(self) -> Path:
-        """Keys by which the dataset is known without listing what its containers hold."""
-        return self.parts / "sources"
 
     def reading_file(self, shard_file: str) -> Path:
         """What is read for a shard; left over if that ended its worker."""
@@ -68,7 +63,6 @@ class PackTarget:
     url: str | None
     """S3 prefix of shards and manifest; None when they stay in the folder."""
     s3: StoreOptions
-    """How to reach S3."""
 
     @classmethod
     def of(cls, site: Site, place: str | None, name: str) -> PackTarget:
@@ -116,9 +110,8 @@ class PackTarget:
     def packed_from(self, sources_key: str, name: str) -> tuple[PackTarget, Manifest] | None:
         """The whole dataset of a name, at the same place, that `remember` knows by that key."""
         for each in self.siblings(name):
-            known, _, pack_key = (
-                (read_bytes(each.folder.sources_file) or b"").decode().partition(" ")
-            )
+            text = (read_bytes(each.folder.sources_file) or b"").decode()
+            known, _, pack_key = text.partition(" ")
             manifest = each.reusable(pack_key.strip()) if known == sources_key else None
             if manifest is not None:
                 return each, manifest
@@ -132,12 +125,12 @@ class PackTarget:
             return None
         if manifest.pack_key != pack_key:
             return None
-        missing = _missing_shards(self.location, self.s3, manifest.shards)
+        missing = missing_shards(self.location, self.s3, manifest.shards)
         return None if missing else manifest
 
     def has(self, shard: ShardInfo) -> bool:
         """Whether a shard is there and whole; uploads to S3 are, when they are of its size."""
-        if _missing_shards(self.location, self.s3, [shard]):
+        if missing_shards(self.location, self.s3, [shard]):
             return False
         path = self.folder.path / shard.file
         return self.url is not None or file_xxh3_128(path) == shard.xxh3_128
@@ -174,22 +167,10 @@ def packed_dataset(location: str, options: StoreOptions) -> Manifest:
         DataError: A shard is missing or not as long as it was.
     """
     manifest = read_manifest_at(location, options)
-    for shard in _missing_shards(location, options, manifest.shards):
+    for shard in missing_shards(location, options, manifest.shards):
         raise DataError(
             f"The dataset {location} is not whole: {shard.file} is missing or is not "
             f"{shard.num_bytes:,} bytes long",
             "Pack the dataset again, or restore the shard.",
         )
     return manifest
-
-
-def _missing_shards(
-    location: str, options: StoreOptions, shards: Sequence[ShardInfo]
-) -> list[ShardInfo]:
-    store = open_store(location, options)
-    if store.folder is not None or len(shards) == 1:
-        found = {shard.file: store.stat(shard.file) for shard in shards}
-    else:  # one request for many
-        found = {file.path: file for file in store.list_files()}
-    pairs = ((shard, found.get(shard.file)) for shard in shards)
-    return [each for each, file in pairs if file is None or file.num_bytes != each.num_bytes]

@@ -91,7 +91,6 @@ class ChunkTable:
     places: NDArray[np.int64]
     """First byte, bytes and filter mask of each chunk, `(num_chunks, 3) int64`."""
     num_rows: int
-    """Rows of the array."""
     chunk_rows: int
     """Rows in a chunk; the last chunk is padded."""
     shape: tuple[int, ...]
@@ -99,7 +98,6 @@ class ChunkTable:
     dtype: np.dtype[Any]
     """Type of an element."""
     decompress: Decompress
-    """Decompresses a chunk."""
 
     @classmethod
     def of(cls, array: h5py.Dataset, name: str) -> ChunkTable | None:

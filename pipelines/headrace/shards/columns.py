@@ -32,7 +32,6 @@ class ExpectedSizes:
     """Sizes known before the samples are read; if they are right, the shard is written at once."""
 
     num_samples: int
-    """Samples."""
     source_bytes: int
     """Bytes of all source paths in UTF-8."""
     first_bytes: int = 0

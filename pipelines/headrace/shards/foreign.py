@@ -45,7 +45,6 @@ class ForeignColumn:
     ndim: int
     """Axes of one sample."""
     num_rows: int
-    """Samples."""
 
 
 class _CollectorPause:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from headrace.errors import DataError, StoreMissingError, UnknownNameError
 from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
-from headrace.files.manifest_file import FILE_NAME, read_manifest
-from headrace.objects.store import is_remote, open_store, read_manifest_at
+from headrace.files.manifest_file import FILE_NAME
+from headrace.objects.store import is_remote, missing_shards, open_store, read_manifest_at
 from headrace.recipe.site import StoreOptions
 from headrace.record import Record
 from headrace.shards import format as names
@@ -28,15 +28,10 @@ class ShardSummary(Record):
     """Content of one shard file."""
 
     kind: Literal["shard"] = "shard"
-    """Distinguishes it from a dataset."""
     path: str
-    """The file."""
     split: str
-    """Split of all samples."""
     num_samples: int
-    """Samples."""
     num_bytes: int
-    """Size of the file."""
     arrays: tuple[ArrayPlace, ...]
     """All arrays, fields first."""
 
@@ -45,7 +40,6 @@ class DatasetSummary(Record):
     """Content of a dataset."""
 
     kind: Literal["dataset"] = "dataset"
-    """Distinguishes it from a shard."""
     path: str
     """The folder or URL."""
     num_samples: int
@@ -55,7 +49,6 @@ class DatasetSummary(Record):
     missing: tuple[str, ...]
     """Shards that are missing or of another size."""
     manifest: Manifest
-    """The manifest."""
 
 
 def summarise(
@@ -74,19 +67,13 @@ def summarise(
         if path.suffix != _SUFFIX:
             raise UnknownNameError(f"{path} is not a shard: these end with {_SUFFIX}", _VALID)
         return _of_shard(str(path), read_layout(path))
-    folder = path.parent if path.is_file() else path
-    manifest = read_manifest(folder)
-    sizes = {shard.file: _size(folder / shard.file) for shard in manifest.shards}
-    return _of_dataset(str(folder), manifest, sizes)
+    return _of_dataset(str(path.parent if path.is_file() else path), options)
 
 
 def _remote(url: str, options: StoreOptions | None) -> DatasetSummary | ShardSummary:
     place, _, name = url.rpartition("/")
     if not name.endswith(_SUFFIX):
-        location = place if name == FILE_NAME else url
-        manifest = read_manifest_at(location, options)
-        files = open_store(location, options).list_files()
-        return _of_dataset(location, manifest, {file.path: file.num_bytes for file in files})
+        return _of_dataset(place if name == FILE_NAME else url, options)
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         try:
             open_store(place, options).download(name, Path(folder, name))
@@ -97,21 +84,16 @@ def _remote(url: str, options: StoreOptions | None) -> DatasetSummary | ShardSum
         return _of_shard(url, read_layout(Path(folder, name)))
 
 
-def _of_dataset(
-    location: str, manifest: Manifest, sizes: Mapping[str, int | None]
-) -> DatasetSummary:
-    missing = [shard.file for shard in manifest.shards if sizes.get(shard.file) != shard.num_bytes]
+def _of_dataset(location: str, options: StoreOptions | None) -> DatasetSummary:
+    manifest = read_manifest_at(location, options)
+    missing = missing_shards(location, options, manifest.shards)
     return DatasetSummary(
         path=location,
         num_samples=manifest.num_samples,
         num_bytes=manifest.num_bytes,
-        missing=tuple(missing),
+        missing=tuple(shard.file for shard in missing),
         manifest=manifest,
     )
-
-
-def _size(path: Path) -> int | None:
-    return path.stat().st_size if path.is_file() else None
 
 
 def _of_shard(location: str, layout: ShardLayout) -> ShardSummary:
@@ -133,13 +115,11 @@ class ShardProblem(Record):
     file: str
     """The shard, relative to the dataset's folder."""
     split: str
-    """Its split."""
     first_sample: int
     """Position in the split of its first sample."""
     last_sample: int
     """Position in the split of its last sample."""
     problem: str
-    """The problem."""
 
 
 def verify_dataset(
@@ -238,15 +218,11 @@ def _field_problems(
     if info.layout == "ragged":
         yield from _ragged_problems(reader, info)
         return
-    values = reader.fixed(info.name)
+    values, num_classes = reader.fixed(info.name), len(manifest.classes)
     if values.dtype != np.dtype(info.dtype) or values.shape[1:] != info.shape:
         yield f"'{info.name}' is {values.dtype} {values.shape[1:]}, not {info.dtype} {info.shape}"
-    elif (
-        info.name == "label"
-        and manifest.classes
-        and ((values < 0) | (values >= len(manifest.classes))).any()
-    ):
-        yield f"a label is not one of the {len(manifest.classes)} classes"
+    elif info.name == "label" and num_classes and ((values < 0) | (values >= num_classes)).any():
+        yield f"a label is not one of the {num_classes} classes"
 
 
 def _ragged_problems(reader: ShardReader, info: FieldInfo) -> Iterator[str]:

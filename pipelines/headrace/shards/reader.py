@@ -39,7 +39,6 @@ class ArrayPlace(Record):
     offset: int
     """First byte in the file; 0 for a chunked array."""
     num_bytes: int
-    """Bytes."""
     chunk_rows: int = Field(default=0, exclude=True)
     """Rows in a compressed chunk; 0 if the array is contiguous and can be mapped."""
 
@@ -49,11 +48,8 @@ class ShardLayout:
     """Content of a shard, with positions."""
 
     split: str
-    """Split of all samples."""
     num_samples: int
-    """Samples in the shard."""
     num_bytes: int
-    """Size of the file."""
     arrays: dict[str, ArrayPlace]
     """Every array by its HDF5 path, such as `fields/image` or `source/offsets`."""
 

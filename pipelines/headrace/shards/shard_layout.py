@@ -38,7 +38,6 @@ class ArraySpec:
     shape: tuple[int, ...]
     """Shape of the whole array."""
     codec: Codec = "none"
-    """Compression."""
     chunk_samples: int = 0
     """Samples in a chunk of a compressed array."""
 
@@ -96,7 +95,6 @@ class Skeleton:
     places: dict[str, int]
     """First byte in the file of every non-empty array."""
     num_bytes: int
-    """Size of the file."""
     pieces: tuple[tuple[int, bytes], ...]
     """Content before, between and behind the arrays, as (offset, bytes)."""
 
@@ -129,10 +127,8 @@ def place_arrays(
 ) -> dict[str, int]:
     """Write the skeleton of a shard to an open, empty file, arrays in the given order.
 
-    `feeds` yield the bytes of the arrays with a codec, in pieces of that size.
-
-    Returns:
-        First byte in the file of every array that is neither empty nor compressed.
+    Returns the first byte of every array that is neither empty nor compressed. `feeds` yield the
+    bytes of the arrays with a codec, in pieces of that size.
     """
     places: dict[str, int] = {}
     target = _GuardedFile(descriptor)

@@ -31,8 +31,6 @@ class ShardSource:
     """A folder that every process of the node can map."""
     open: Callable[[Sequence[ShardInfo]], Downloads] | None = None
     """Opens, in each process, a downloader of a split's shards, for the time they are read."""
-    scratch: Path | None = None
-    """Folder for downloads; default: `stream` in the dataset's folder."""
     room: int | None = DEFAULT_ROOM
     """Shards held at once by each process, at most; null: there is room for all, and they stay in
     the dataset's folder."""
@@ -66,7 +64,12 @@ class ShardPlaces:
         self.shards = shards
         self.source = source
         self._moved = moved
-        self.far = frozenset(self._find_far())
+        is_near = source is None or source.open is None
+        self.far = frozenset(
+            number
+            for number, shard in enumerate(() if is_near else shards)
+            if not (folder / shard.file).exists()
+        )
         """Numbers of the shards that are not mapped at their location."""
         self._scratch: ShardScratch | None = None
         self._pid = 0
@@ -128,7 +131,7 @@ class ShardPlaces:
             self._move(number, None)
         return ShardScratch(
             self.source.open(self.shards),
-            self.source.scratch or self.folder / SCRATCH,
+            self.folder / SCRATCH,
             self.shards,
             self.source.room,
             lambda number: self._move(number, None),
@@ -137,12 +140,6 @@ class ShardPlaces:
     def _move(self, number: int, path: Path | None) -> None:
         with self._moving:  # otherwise two threads could both get the previous path
             self._moved(number, path)
-
-    def _find_far(self) -> Iterator[int]:
-        if self.source is not None and self.source.open is not None:
-            for number, shard in enumerate(self.shards):
-                if not (self.folder / shard.file).exists():
-                    yield number
 
 
 def _opened(url: str, options: StoreOptions | None, shards: Sequence[ShardInfo]) -> Downloads:

@@ -20,13 +20,7 @@ from headrace.files.atomic import fsync
 from headrace.files.machine import told_when_full
 from headrace.files.manifest import FieldInfo
 from headrace.shards.columns import Block, DirectStream, ExpectedSizes, ShardArrays, data_key
-from headrace.shards.shard_layout import (
-    Skeleton,
-    make_skeleton,
-    place_arrays,
-    read_all,
-    write_all,
-)
+from headrace.shards.shard_layout import Skeleton, make_skeleton, place_arrays, read_all, write_all
 
 _TEMPORARY_SUFFIX = ".tmp"  # of unfinished files, whose names begin with a dot
 _HASHED_BYTES = 4 * 2**20
@@ -37,7 +31,6 @@ class WrittenShard:
     """A finished file."""
 
     num_bytes: int
-    """Size of the file."""
     xxh3_128: str
     """XXH3 checksum of the file, 128 bits, hexadecimal."""
 

@@ -30,7 +30,6 @@ class Filling:
     store: GangStore
     """The dataset, or nodes that fill their own copies at the same time."""
     manifest: Manifest
-    """Its manifest."""
     splits: tuple[str, ...]
     """Splits to add to the existing ones."""
     verify: bool = True
@@ -54,13 +53,8 @@ def fetch_shards(
 
     Shards that are complete by then stay; no part of a shard stays. Checksums of shards from peers
     are always compared. One shard is copied per core at once: more of them would share its cache.
-
-    Args:
-        filling: Source and options.
-        folder: Target of the shards, which keep their names in the manifest.
-        shards: The shards.
-        is_intact: Whether a shard need not be copied; called by several threads.
-        tick: Called about twice a second and at the end.
+    A shard that `is_intact`, which several threads call, is not copied. `tick` is called about
+    twice a second and at the end.
 
     Raises:
         ShardError: A shard is missing or differs from the manifest.

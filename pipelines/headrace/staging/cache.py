@@ -41,13 +41,10 @@ class CachedCopy(Record):
     name: str
     """Name of the dataset; empty for an interrupted copy."""
     tier: str
-    """Name of the tier."""
     path: Path
-    """Folder."""
     state: Literal["in use", "being staged", "idle", "interrupted"]
     """`interrupted`: an incomplete copy, completed by the next stage of the dataset."""
     splits: tuple[str, ...]
-    """Splits of the copy."""
     num_shards: int
     """Shards on the tier."""
     num_left_out: int
@@ -119,7 +116,7 @@ def past_keep(tier: Tier) -> tuple[CachedCopy, ...]:
     return tuple(
         _look_at(folder)
         for folder in (StagedFolder(path, tier.name) for path in own)
-        if _idle_s(folder) > _keep_s(tier, folder)
+        if _is_past(folder, keep_s(tier))
     )
 
 
@@ -177,16 +174,11 @@ def _manifest(folder: Path) -> Manifest | None:
         return None
 
 
-def _keep_s(tier: Tier, folder: StagedFolder) -> float:
-    keep = keep_s(tier)
-    return keep if folder.complete() is not None else min(keep, _INTERRUPTED_KEPT_S)
-
-
-def _idle_s(folder: StagedFolder) -> float:
-    """Return the seconds since the last use, or since an incomplete copy was last changed."""
-    if folder.complete() is None or not folder.use_file.exists():
-        return idle_s(folder.path)
-    return idle_s(folder.use_file)
+def _is_past(folder: StagedFolder, kept_s: float) -> bool:
+    """Whether a copy was not used for so long, or an incomplete one not changed; at most a day."""
+    if folder.complete() is None:
+        return idle_s(folder.path) > min(kept_s, _INTERRUPTED_KEPT_S)
+    return idle_s(folder.use_file if folder.use_file.exists() else folder.path) > kept_s
 
 
 def _folders(datasets: Path) -> Iterator[Path]:
@@ -215,10 +207,7 @@ class Soundness:
         self._present()
 
     def damaged(
-        self,
-        num_threads: int = 1,
-        tick: Tick | None = None,
-        only: Collection[str] | None = None,
+        self, num_threads: int = 1, tick: Tick | None = None, only: Collection[str] | None = None
     ) -> tuple[str, ...]:
         """Read existing shards (`only` some files); return the files of damaged ones."""
         files = {shard.file for shard in self._shards} if only is None else set(only)

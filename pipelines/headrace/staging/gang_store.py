@@ -69,11 +69,7 @@ class GangStore:
     """
 
     def __init__(
-        self,
-        source: Store,
-        shards: Sequence[ShardInfo],
-        group: PeerGroup | None,
-        traffic: Traffic,
+        self, source: Store, shards: Sequence[ShardInfo], group: PeerGroup | None, traffic: Traffic
     ) -> None:
         self.source = source
         self.group = group
@@ -133,7 +129,8 @@ class GangStore:
         """Return nodes to ask for a shard, and whether they hold it; the nearest next one first."""
         now = time.monotonic()
         with self._lock:
-            holders = [(node, True) for node in group.others if file in self._held(group, node)]
+            notices = ((node, self._look(group, node)) for node in group.others)
+            holders = [(node, True) for node, known in notices if known and file in known.files]
             asked = [each for each in holders if self._left_until.get(each, now) <= now]
             return asked or self._who_fetches(group, file, now)
 
@@ -145,10 +142,6 @@ class GangStore:
             if all(self._left_until.get((node, holds), now) <= now for holds in (True, False)):
                 return [(node, False)]
         return []
-
-    def _held(self, group: PeerGroup, node: int) -> tuple[str, ...]:
-        known = self._look(group, node)
-        return known.files if known is not None else ()
 
     def _look(self, group: PeerGroup, node: int) -> Notice | None:
         """Return a node's report; requested again each second while the node stages."""

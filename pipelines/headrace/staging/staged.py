@@ -38,7 +38,6 @@ class StagingOptions:
     skipped: frozenset[str] = frozenset()
     """Files of damaged shards, which the copy leaves out."""
     s3: StoreOptions | None = None
-    """Access to S3."""
     group: PeerGroup | None = None
     """Nodes that stage the dataset at the same time and share shards."""
     serves_readers: bool = False
@@ -54,7 +53,6 @@ class StagedCopy:
     folder: Path
     """Folder with `manifest.json` and `shards/`."""
     tier: str
-    """Name of its tier."""
     reused: bool
     """Whether all of it was already there."""
     num_bytes: int
@@ -115,13 +113,9 @@ def staged(
     If several processes of a node stage the same dataset, they wait for the one that copies. The
     copy is not evicted while the block runs; other unused copies are evicted for it.
 
-    Args:
-        dataset: Folder or URL of the packed dataset.
-        tiers: Tiers of the site, fastest first.
-        splits: Splits to stage; None for all.
-        verify: Compare checksums of shards that are copied or were left by an interrupted copy.
-        tick: Called with bytes done and bytes in all, about twice a second; may raise to stop.
-        options: Options of staging.
+    `tiers` are those of the site, fastest first; `splits` None for all. With `verify`, checksums of
+    shards that are copied or were left by an interrupted copy are compared. `tick` is called with
+    bytes done and bytes in all, about twice a second; it may raise to stop.
 
     Raises:
         ManifestError: `dataset` is not a dataset, or lacks a split.

@@ -27,7 +27,6 @@ class StagedFile(Record):
     """A file at the time of its publication."""
 
     num_bytes: int
-    """Size."""
     mtime_ns: int
     """Time of its last change, nanoseconds since the epoch."""
 
@@ -217,15 +216,14 @@ class StagedFolder:
 
 def restrict(manifest: Manifest, splits: Collection[str]) -> Manifest:
     """Return the manifest of a copy that holds some splits only."""
+    counts = {name: each for name, each in manifest.class_counts.items() if name in splits}
     return manifest.model_copy(
         update={
             "splits": {name: num for name, num in manifest.splits.items() if name in splits},
             "shards": tuple(shard for shard in manifest.shards if shard.split in splits),
             "folds": {name: sizes for name, sizes in manifest.folds.items() if name in splits},
             "is_part": manifest.is_part or not set(manifest.splits) <= set(splits),
-            "class_counts": {
-                name: counts for name, counts in manifest.class_counts.items() if name in splits
-            },
+            "class_counts": counts,
         }
     )
 

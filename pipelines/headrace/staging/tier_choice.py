@@ -28,11 +28,8 @@ class Wanted:
     """What to put on the node."""
 
     manifest: Manifest
-    """Manifest of the dataset."""
     splits: tuple[str, ...]
-    """Splits to stage."""
     partial: bool
-    """Whether a part is enough."""
     is_remote: bool = False
     """Whether the rest of a part is fetched, not mapped at its location."""
     group: PeerGroup | None = None
@@ -63,7 +60,6 @@ class Placed:
     """The place chosen for a dataset."""
 
     folder: StagedFolder
-    """The copy."""
     left_out: frozenset[str]
     """Files of the shards that stay at the source."""
     num_bytes: int

@@ -252,17 +252,12 @@ class KeepBest(Callback):  # type: ignore[misc]
         if found is None:
             return False
         value = float(trainer.strategy.reduce(found.detach().clone(), reduce_op="mean"))
-        if self._is_better(value):
+        best = self._best
+        is_better = best is None or (value < best if self._mode == "min" else value > best)
+        if is_better and not math.isnan(value):
             self._best = value
             self._write(trainer, value)
         return True
-
-    def _is_better(self, value: float) -> bool:
-        if math.isnan(value):
-            return False
-        if self._best is None:
-            return True
-        return value < self._best if self._mode == "min" else value > self._best
 
     def _write(self, trainer: Trainer, value: float) -> None:
         step = trainer.global_step

@@ -135,10 +135,8 @@ class CheckpointCopies:
     def _checksums(self, name: str) -> dict[str, str]:
         path = self._folder / name
         files = sorted(path.iterdir()) if path.is_dir() else [path]
-        names = [file.relative_to(self._folder).as_posix() for file in files]
-        return {
-            name: file_xxh3_128(file, self._tick) for name, file in zip(names, files, strict=True)
-        }
+        names = (file.relative_to(self._folder).as_posix() for file in files)
+        return {name: file_xxh3_128(self._folder / name, self._tick) for name in names}
 
     def _tick(self, _: int) -> None:
         if self._is_over:

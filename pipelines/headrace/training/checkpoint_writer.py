@@ -34,13 +34,10 @@ logger = logging.getLogger(__name__)
 class CheckpointWriter:
     """Writes checkpoints durably; all ranks call it together.
 
-    Args:
-        token: Unique to this launch; names temporary files, the same on all ranks.
-        before: Called before each; raises when the state must not be kept.
-        plain: Whether they may hold plain values and tensors only.
-        in_background: Whether rank 0 waits only for a copy of what is to be written. One is
-            written at a time; strategies that write their files themselves are waited for.
-
+    `token` is unique to this launch, the same on all ranks, and names temporary files. `before` is
+    called before each, and raises when the state must not be kept. With `plain` they may hold plain
+    values and tensors only. With `in_background` rank 0 waits only for a copy of what is to be
+    written. One is written at a time; strategies that write their files themselves are waited for.
     `longest_s` is the longest time from a call until the checkpoint was whole.
     """
 
@@ -250,24 +247,18 @@ def _copied(value: Any, old: Any, known: dict[tuple[object, ...], Tensor]) -> An
             made[name] = _copied(part, before.get(name), known)
         return made
     if type(value) in (list, tuple):
-        parts = (
-            old if isinstance(old, list | tuple) and len(old) == len(value) else [None] * len(value)
-        )
-        return type(value)(
-            _copied(part, each, known) for part, each in zip(value, parts, strict=True)
-        )
+        is_alike = isinstance(old, list | tuple) and len(old) == len(value)
+        pairs = zip(value, old if is_alike else [None] * len(value), strict=True)
+        return type(value)(_copied(part, each, known) for part, each in pairs)
     return copy.deepcopy(value)
 
 
 def _tensor(value: Tensor, old: Any, known: dict[tuple[object, ...], Tensor]) -> Tensor:
-    place = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride())
+    form = (value.dtype, value.shape, value.stride())
+    place = (value.device, value.data_ptr(), *form)
     if value.numel() and place in known:
         return known[place]
-    fits = isinstance(old, Tensor) and (old.dtype, old.shape, old.stride()) == (
-        value.dtype,
-        value.shape,
-        value.stride(),
-    )
+    fits = isinstance(old, Tensor) and (old.dtype, old.shape, old.stride()) == form
     room: Tensor = old if fits else torch.empty_like(value, device="cpu")
     known[place] = room.copy_(value)
     return room

@@ -129,9 +129,7 @@ def _gpu_memory_bytes() -> int | None:
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None
-    return int(
-        max(torch.cuda.max_memory_reserved(each) for each in range(torch.cuda.device_count()))
-    )
+    return int(max(map(torch.cuda.max_memory_reserved, range(torch.cuda.device_count()))))
 
 
 def load() -> None:

@@ -55,13 +55,9 @@ _MAX_PORT_CLASHES, _SECRET_BYTES, _STOPPING_S = 5, 32, 5.0
 class Gang:
     """All ranks of a training on all nodes.
 
-    Args:
-        context: The step.
-        fleet: The lease's nodes.
-        size: Nodes, and ranks on each.
-        dataset: Folder or URL of the packed dataset; empty where there is none.
-        follow: Called with each progress report of rank 0, and None while ranks start.
-        skipped: Files of damaged shards that are left out.
+    `size` are nodes, and ranks on each; `dataset` is empty where there is none. `follow` is called
+    with each progress report of rank 0, and None while ranks start. `skipped` are files of damaged
+    shards that are left out.
 
     `trained` is what training gave, None for a script and before it is done; `streamed` what nodes
     have fetched during the last launch, by name; `problem` that ranks of a script did not meet.

@@ -43,12 +43,8 @@ class KeepHistory(Callback):  # type: ignore[misc]
     Every validation and every end of an epoch adds a row with all metrics that the model logged.
     All ranks take part in it, because each may log its own; `metrics` are the last means.
 
-    Args:
-        run: Folder of the run.
-        launch: The launch on this node.
-        loader: Loader of the training batches.
-        data_ranks: Number of ranks with samples of their own.
-        checkpoint_s: Returns the seconds that training has waited for checkpoints so far.
+    `data_ranks` is the number of ranks with samples of their own; `checkpoint_s` returns the
+    seconds that training has waited for checkpoints so far.
     """
 
     def __init__(
@@ -145,12 +141,8 @@ class KeepHistory(Callback):  # type: ignore[misc]
     def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
         """Write the metrics that the model logged."""
         if not trainer.sanity_checking:
-            self._tell_metrics(trainer)
+            self.on_train_epoch_end(trainer)
             self._restart_clock()
-
-    def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Write the metrics that the model logged for the whole epoch."""
-        self._tell_metrics(trainer)
 
     def _tell_progress(self, trainer: Trainer, loss: Tensor | None) -> None:
         progress = TrainingProgress(
@@ -179,7 +171,8 @@ class KeepHistory(Callback):  # type: ignore[misc]
         self._restart_clock()
         return self._row
 
-    def _tell_metrics(self, trainer: Trainer) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
+        """Write the metrics that the model logged so far, also for the whole epoch."""
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
         self.metrics = mean_over_ranks(logged)
         self._write(trainer)

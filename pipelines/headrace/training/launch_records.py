@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from headrace.files.layout import Entry, Folder
+from headrace.files.layout import Entry, Folder, NumberedEntry
 from headrace.record import Figures, Record
 from headrace.staging.gang_store import Brought
 from headrace.staging.peers import PeerGroup
@@ -37,34 +37,20 @@ class LaunchFolder(Folder):
     """Its presence says that the launcher of all ranks has ended."""
     full_gpu = Entry("full-gpu")
     """Its presence says that a GPU's memory ran out beside a split held there."""
-
-    def ready(self, node_index: int) -> Path:
-        """`NodeReady`, by the node."""
-        return self.path / f"node-{node_index}.json"
-
-    def streamed(self, rank: int) -> Path:
-        """`Brought`, by the rank."""
-        return self.path / f"streamed-{rank}.json"
-
-    def failure(self, rank: int) -> Path:
-        """`RankFailure`, by the rank itself."""
-        return self.path / f"failure-{rank}.json"
-
-    def done(self, rank: int) -> Path:
-        """Its presence says that the rank has done its part."""
-        return self.path / f"done-{rank}"
-
-    def beat(self, rank: int) -> Path:
-        """Signs of life of a rank."""
-        return self.path / f"beat-{rank}"
-
-    def placed(self, rank: int) -> Path:
-        """Written by a rank's watcher when the launcher has started it."""
-        return self.path / f"placed-{rank}"
-
-    def outcome(self, rank: int) -> Path:
-        """`NodeOutcome` of a rank that a launcher has started, by its watcher."""
-        return self.path / f"outcome-{rank}.json"
+    ready = NumberedEntry("node-{}.json")
+    """`NodeReady`, by the node with that index."""
+    streamed = NumberedEntry("streamed-{}.json")
+    """`Brought`, by the rank."""
+    failure = NumberedEntry("failure-{}.json")
+    """`RankFailure`, by the rank itself."""
+    done = NumberedEntry("done-{}")
+    """Its presence says that the rank has done its part."""
+    beat = NumberedEntry("beat-{}")
+    """Signs of life of a rank."""
+    placed = NumberedEntry("placed-{}")
+    """Written by a rank's watcher when the launcher has started it."""
+    outcome = NumberedEntry("outcome-{}.json")
+    """`NodeOutcome` of a rank that a launcher has started, by its watcher."""
 
 
 class NodeLaunch(Record):

@@ -19,10 +19,8 @@ from headrace.data.sampling import seed_at
 class OwnLoaders:
     """Counts what training is handed by the user's loaders.
 
-    Args:
-        seed: Seed of the run.
-        rank: Number of the rank among those with samples of their own.
-        tick: Called for every batch that a resume skips.
+    `seed` is that of the run, `rank` counts the ranks with samples of their own, and `tick` is
+    called for every batch that a resume skips.
 
     Attributes:
         num_samples: Samples handed out so far.

@@ -144,9 +144,8 @@ class ScriptReports:
         inform(run, "progress", partial(write_record, self._launch.folder.progress, now))
         shown = {name: values[name] for name in new if name != "loss"}
         if self._rows.is_due or (shown and self._rows.has_room):
-            self._rows.append(
-                self._row(self._last).model_copy(update={**figures, "metrics": shown})
-            )
+            update = {**figures, "metrics": shown}
+            self._rows.append(self._row(self._last).model_copy(update=update))
 
     def _row(self, now: TrainingProgress) -> HistoryRow:
         return HistoryRow(at=time.time(), launch=self._number, epoch=now.epoch, step=now.step)

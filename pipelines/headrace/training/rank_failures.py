@@ -31,18 +31,9 @@ from headrace.training.launch_records import FailureKind, NodeOutcome, RankFailu
 _MACHINE = (errno.EIO, errno.ESTALE, errno.ENODEV, errno.EROFS)
 
 _PEER_WORDS = (
-    "connection closed by peer",
-    "connection reset by peer",
-    "connect timeout",
-    "socket timeout",
-    "socketpair",
-    "broken pipe",
-    "nccl",
-    "gloo",
-    "tcpstore",
-    "store",
-    "process group",
-)
+    "connection closed by peer", "connection reset by peer", "connect timeout", "socket timeout",
+    "socketpair", "broken pipe", "nccl", "gloo", "tcpstore", "store", "process group",
+)  # fmt: skip
 _LEFT_ALONE = re.compile(
     r"^(?:\[rank\d+\]: )?(?:RuntimeError|torch\.distributed\.Dist\w+): .*"
     r"(?:gloo|NCCL|(?:closed|reset) by peer)",
@@ -215,7 +206,9 @@ def _kind(error: BaseException) -> FailureKind:
     text = str(error).lower()
     if isinstance(error, OSError) and (is_full(error) or error.errno in _MACHINE):
         return FailureKind.NO_SPACE if is_full(error) else FailureKind.STORAGE
-    if isinstance(error, MemoryError) or _is_memory(error, text):
+    is_named = type(error).__name__ == "OutOfMemoryError"
+    says_so = isinstance(error, RuntimeError) and _contains(text, _MEMORY_WORDS)
+    if isinstance(error, MemoryError) or is_named or says_so:
         return FailureKind.OUT_OF_MEMORY
     if isinstance(error, RuntimeError) and _contains(text, _PORT_WORDS):
         return FailureKind.PORT_TAKEN
@@ -240,11 +233,6 @@ def _is_loader_killed(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(
         _LOADER_KILLED.search(str(each)) for each in chain
     )
-
-
-def _is_memory(error: BaseException, text: str) -> bool:
-    named = type(error).__name__ == "OutOfMemoryError"
-    return named or (isinstance(error, RuntimeError) and _contains(text, _MEMORY_WORDS))
 
 
 def _is_distributed(error: BaseException, text: str) -> bool:

@@ -99,15 +99,13 @@ class ExactDDPStrategy(_ExactMeans, DDPStrategy):  # type: ignore[misc]
             step = self.lightning_module.trainer.global_step
             self._ddp_comm_state.iter = self._model_averager.step = step
 
-    def on_validation_start(self) -> None:
-        """Validate the mean of all ranks' weights."""
-        self.average_replicas()
-
     def average_replicas(self) -> None:
         """Give all ranks the mean of their weights, if local SGD lets them differ."""
         if self._model_averager is not None:
             for weight in filter(lambda each: each.requires_grad, self.model.parameters()):
                 weight.data.copy_(super().reduce(weight.data, reduce_op="mean"))
+
+    on_validation_start = average_replicas
 
 
 class ShardedStrategy(_ExactMeans, ModelParallelStrategy):  # type: ignore[misc]

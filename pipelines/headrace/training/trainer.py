@@ -80,17 +80,11 @@ class StopAtStep(Callback):  # type: ignore[misc]
         """Remove the limit from Lightning's loop before a checkpoint is loaded."""
         trainer.fit_loop.epoch_loop.max_steps = -1
 
-    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
-        """Stop at once if the limit was reached before."""
-        self._look(trainer)
-
-    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Stop if the limit is reached."""
-        self._look(trainer)
-
-    def _look(self, trainer: Trainer) -> None:
+    def _look(self, trainer: Trainer, *_: Any) -> None:
         if 0 <= self._max_steps <= trainer.global_step:
             trainer.should_stop = True
+
+    on_train_start = on_train_batch_end = _look
 
 
 class LossGuard(Callback):  # type: ignore[misc]
@@ -117,11 +111,7 @@ class LossGuard(Callback):  # type: ignore[misc]
         if loss.device.type == "cpu" or time.monotonic() - self._looked_at > _INTERVAL_S:
             self.check()
 
-    def on_train_epoch_end(self, *_: Any) -> None:
-        """Check the losses."""
-        self.check()
-
-    def check(self) -> None:
+    def check(self, *_: Any) -> None:
         """Raise a `NotFiniteLossError` if a loss so far was not finite."""
         self._looked_at = time.monotonic()
         if self._first_bad is not None and math.isfinite(step := self._first_bad.item()):
@@ -130,6 +120,8 @@ class LossGuard(Callback):  # type: ignore[misc]
                 "Lower the learning rate, set trainer.gradient_clip_val, or look at the inputs; "
                 "trainer.stop_on_nan=false lets training go on.",
             )
+
+    on_train_epoch_end = check
 
 
 class SignsOfLife(Callback):  # type: ignore[misc]

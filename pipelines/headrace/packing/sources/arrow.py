@@ -203,9 +203,8 @@ class ParquetRows(_ArrowTable):
     def as_written(self, columns: Sequence[str]) -> Iterator[Sequence[object]]:
         """Cells of each row as Python objects."""
         for batch in self._file.iter_batches(columns=list(columns)):
-            yield from zip(
-                *(as_plain(batch.column(name)).to_pylist() for name in columns), strict=True
-            )
+            cells = (as_plain(batch.column(name)).to_pylist() for name in columns)
+            yield from zip(*cells, strict=True)
 
     @property
     def parts(self) -> Mapping[int, int]:

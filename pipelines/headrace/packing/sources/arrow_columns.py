@@ -24,9 +24,8 @@ _GONE = Unreadable("", GONE)
 
 def is_number(kind: Any) -> bool:
     """Whether a type is one of numbers, true and false included."""
-    return bool(
-        pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    )
+    tests = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating)
+    return any(test(kind) for test in tests)
 
 
 def is_list(kind: Any) -> bool:
@@ -106,11 +105,7 @@ def column_of(field: SourceField, array: Any) -> ColumnOfRows:
 
 
 def numbers_of(array: Any) -> NDArray[Any]:
-    """Return numbers, or nested lists of equal length, as one array.
-
-    Raises:
-        UnreadableError: They are of no one shape, or some have no value.
-    """
+    """Return numbers, or nested lists of one shape, as an array; else an `UnreadableError`."""
     if array.null_count:
         raise UnreadableError("some of its elements have no value")
     if not is_list(array.type):

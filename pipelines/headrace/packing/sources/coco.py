@@ -55,11 +55,7 @@ class CocoSource(AnnotatedSource):
 
 
 def _by_id(what: str, entries: Sequence[Mapping[str, Any]]) -> dict[Any, Mapping[str, Any]]:
-    """Return entries by their ids.
-
-    Raises:
-        ValueError: Two have the same.
-    """
+    """Return entries by their ids; raise a `ValueError` if two have the same."""
     found = {each["id"]: each for each in entries}
     if len(found) < len(entries):
         (twice, _), *_ = Counter(each["id"] for each in entries).most_common(1)

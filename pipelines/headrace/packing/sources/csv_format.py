@@ -16,13 +16,7 @@ from numpy.typing import NDArray
 from pyarrow import compute as pc
 from pyarrow import csv as arrow_csv
 
-from headrace.packing.sources.line_format import (
-    LineBlock,
-    LineFormat,
-    Rows,
-    line_ends,
-    row_bounds,
-)
+from headrace.packing.sources.line_format import LineBlock, LineFormat, Rows, line_ends, row_bounds
 from headrace.packing.sources.row_container import NoTableError
 
 _DELIMITERS = ",;\t|"

@@ -212,11 +212,7 @@ def refuse_paths(spec: DatasetSpec, form: str, label: str) -> None:
 
 
 def package(name: str, source: str) -> Any:
-    """Return a package that reads a source.
-
-    Raises:
-        RecipeError: It is not installed.
-    """
+    """Return a package that reads a source; `RecipeError` if it is not installed."""
     try:
         return import_module(name)
     except ImportError as error:

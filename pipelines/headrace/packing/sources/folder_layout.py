@@ -38,25 +38,15 @@ def with_folders(
 ) -> tuple[SampleTable, tuple[str, ...]]:
     """Return samples with the splits and classes of their folders, and notes for people.
 
-    Args:
-        listed: The samples; splits of an index stay.
-        spec: The recipe's dataset.
-        place: Where they lie.
-        prefix: What all paths begin with.
-        labelled: Whether classes are folders.
+    Splits of an index stay. `prefix` is what all paths begin with; `labelled`: classes are folders.
 
     Raises:
         UnclearNamesError: It is not clear what folders mean, or a sample lies in no class folder.
     """
     (folders,) = extracted(listed.paths, r"(?s)^(?P<folder>(?:.*/)?)[^/]*$")
-    chains = _chains(
-        [folder.removeprefix(prefix) for folder in folders.dictionary.to_pylist()], place
-    )
-    level = (
-        None
-        if listed.column("split") is not None
-        else _split_level(chains, spec, place.name, labelled=labelled)
-    )
+    below = [folder.removeprefix(prefix) for folder in folders.dictionary.to_pylist()]
+    chains, is_given = _chains(below, place), listed.has("split")
+    level = None if is_given else _split_level(chains, spec, place.name, labelled=labelled)
     notes, depth = list[str](), 0
     splits = [split_named(chain[level]) if level is not None else "" for chain in chains]
     if level is not None:
@@ -158,11 +148,7 @@ def _without_splits(chains: Sequence[Chain], level: int | None) -> list[Chain]:
 
 
 def _check_classes(
-    listed: SampleTable,
-    folders: Any,
-    rests: Sequence[Chain],
-    classes: Sequence[str],
-    place: str,
+    listed: SampleTable, folders: Any, rests: Sequence[Chain], classes: Sequence[str], place: str
 ) -> None:
     """Refuse samples without a class folder, and folders in what seems to be the only class."""
     shallow = min(range(len(rests)), key=lambda number: len(rests[number]))

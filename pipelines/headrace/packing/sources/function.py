@@ -21,13 +21,7 @@ from headrace.fields.field_kind import Value, kind_named, kind_of_bytes
 from headrace.files.machine import told_when_full
 from headrace.objects.protocol import Check, StoredFile
 from headrace.packing.reading import reading
-from headrace.packing.sample_table import (
-    ROLES,
-    SampleTable,
-    by_path,
-    files_of,
-    strings,
-)
+from headrace.packing.sample_table import ROLES, SampleTable, by_path, files_of, strings
 from headrace.packing.samples import (
     Access,
     Fields,

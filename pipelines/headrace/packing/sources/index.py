@@ -15,14 +15,7 @@ from headrace.errors import DataError, RecipeError
 from headrace.files.manifest import ColumnNote
 from headrace.objects.protocol import StoredFile
 from headrace.objects.store import is_remote
-from headrace.packing.sample_table import (
-    CARRIED,
-    ROLES,
-    SampleTable,
-    in_order,
-    shown,
-    strings,
-)
+from headrace.packing.sample_table import CARRIED, ROLES, SampleTable, in_order, shown, strings
 from headrace.packing.samples import Access, Fields, Opening, Unreadable, Values
 from headrace.packing.sources.arrow import ParquetSource
 from headrace.packing.sources.arrow_columns import column_of

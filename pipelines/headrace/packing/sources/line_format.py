@@ -84,23 +84,13 @@ class LineFormat(ABC):
     """What was left out of the columns, for the log."""
 
     def start(self, content: bytes) -> int:
-        """Take in the beginning of the file; the byte at which its rows begin.
-
-        Raises:
-            NoTableError: The first row cannot name columns.
-        """
+        """The byte at which rows begin; `NoTableError` if the first cannot name columns."""
         return 3 if content.startswith(_BOM) else 0
 
     def bounds(self, content: bytes, *, is_last: bool) -> tuple[NDArray[np.int64], bool]:
-        """Where each row begins and ends.
+        """Where each row begins and ends, `(num_rows, 2)`, and whether the last ends inside quotes.
 
-        Args:
-            content: Bytes from the beginning of a row on.
-            is_last: Whether the file ends with them.
-
-        Returns:
-            `(num_rows, 2)` offsets, line ends left out, and whether the last row ends inside
-            quotes.
+        `content` begins with a row; the file ends with it if `is_last`. Line ends are left out.
         """
         codes = np.frombuffer(content, dtype=np.uint8)
         return row_bounds(codes, line_ends(codes, is_last=is_last)), False
@@ -119,11 +109,9 @@ class LineFormat(ABC):
 
 
 def line_ends(codes: NDArray[np.uint8], *, is_last: bool) -> NDArray[np.int64]:
-    """Offsets of line feeds, and of carriage returns that no line feed follows.
+    """Offsets in bytes of line feeds, and of carriage returns that no line feed follows.
 
-    Args:
-        codes: Bytes, `(num_bytes,)`.
-        is_last: Whether the file ends with them.
+    `is_last`: the file ends with these bytes.
     """
     ends = np.flatnonzero(codes == ord("\n"))
     returns = np.flatnonzero(codes == ord("\r"))
@@ -163,11 +151,7 @@ def first_that_is_no_text(content: bytes) -> int | None:
 
 
 def check_beginning(content: bytes) -> None:
-    """Refuse a file that is not text, by its first bytes.
-
-    Raises:
-        NoTableError: It is another format, or UTF-16.
-    """
+    """Raise a `NoTableError` if the first bytes of a file are UTF-16, or of another format."""
     for magic, name in _CONTENTS.items():
         if content.startswith(magic):
             raise NoTableError(

@@ -80,11 +80,8 @@ class _Scan:
 class LineTable(RowContainer):
     """Rows of an opened file; a part is a block of them, its number the byte at which it begins.
 
-    Args:
-        stream: The file, in UTF-8.
-        lines: How its lines are read.
-        kinds: Type of each column, as of `Tally.kind`; known once all files are listed.
-        scanned: What is known of the file, to which more is added.
+    `kinds` are types as of `Tally.kind`, known once all files are listed; to what is `scanned` of
+    the file more is added.
     """
 
     def __init__(

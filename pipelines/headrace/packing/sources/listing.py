@@ -39,7 +39,6 @@ class Asked:
     """The columns that a recipe asks for."""
 
     spec: DatasetSpec
-    """The recipe's dataset."""
     fields: Mapping[str, str]
     """Column by field, with the number to predict as `label`; empty for all columns."""
     roles: Mapping[str, str]
@@ -52,11 +51,7 @@ class Asked:
 
     @classmethod
     def of(cls, spec: DatasetSpec) -> Asked:
-        """Return what a recipe asks for.
-
-        Raises:
-            RecipeError: It asks for numbers to predict, but names no column of them.
-        """
+        """Return what a recipe asks for; `RecipeError` for a number without its column."""
         label = spec.label_field if spec.labels != "none" else None
         as_value, fields = spec.label_kind == "value" and spec.labels != "none", dict(spec.fields)
         if as_value:
@@ -113,11 +108,7 @@ class Chosen:
 
     @cached_property
     def fills(self) -> Mapping[str, Value]:
-        """Stand-ins of missing values by field.
-
-        Raises:
-            RecipeError: One does not fit its column.
-        """
+        """Stand-ins of missing values by field; `RecipeError` if one does not fit its column."""
         return {
             each.name: _fill_of(each.column, self.missing[each.column], each)
             for each in self.fields
@@ -239,12 +230,7 @@ def listed_rows(
 ) -> tuple[Any, dict[int, str]]:
     """Return the rows of a container, and why some of them are no samples, by number.
 
-    Args:
-        file: The container.
-        name: Its name, for messages.
-        rows: The opened container.
-        chosen: The columns that count.
-        split: Split of all rows, if no column gives it.
+    `name` is for messages; `split` is that of all rows if no column gives it.
 
     Raises:
         DataError: A class, group or split is neither text nor a whole number.
@@ -278,11 +264,7 @@ def table_of_rows(
 ) -> Any:
     """Return the rows of one container, columns for a `SampleTable`.
 
-    Args:
-        file: The container.
-        row_bytes: Bytes of each row.
-        parts: Rows by the number of the container's part.
-        texts: Label, group and split, of those that are known.
+    `parts` are rows by the number of the part, `texts` the label, group and split that are known.
     """
     num_rows, sizes = sum(parts.values()), list(parts.values())
     columns = {

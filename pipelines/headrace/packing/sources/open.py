@@ -25,10 +25,7 @@ _EXAMPLES = ("digits",)  # what `headrace example` writes
 def open_source(spec: DatasetSpec, access: Access = NOTHING, fields: Fields = ()) -> Source:
     """The source of a recipe; cheap, so that workers may open it for every shard.
 
-    Args:
-        spec: The recipe's dataset; workers should get that of `with_format`.
-        access: What the site allows; `Access.of(recipe, site)`.
-        fields: The fields that the listing found, on workers.
+    Workers should pass the `fields` that the listing found, and the dataset of `with_format`.
 
     Raises:
         RecipeError: The source does not exist, or its form is not clear.
@@ -122,11 +119,7 @@ def form_of_file(source: str) -> str | None:
 
 
 def open_place(source: str, access: Access = NOTHING) -> SourceStore:
-    """Where the files of a folder or URL lie, or a container file in one.
-
-    Raises:
-        RecipeError: The source does not exist.
-    """
+    """Where the files of a folder or URL lie, or a container file; `RecipeError` if nowhere."""
     if is_remote(source):
         prefix, _, only = source.rstrip("/").rpartition("/")
         if suffix_of(only) in _SUFFIXES:

@@ -14,13 +14,7 @@ from numpy.typing import NDArray
 from headrace.errors import DataError, RecipeError, UnreadableError
 from headrace.fields.field_kind import Value, kind_named
 from headrace.objects.protocol import Check, StoredFile
-from headrace.packing.sample_table import (
-    SampleTable,
-    by_path,
-    columns_of,
-    joined,
-    shown,
-)
+from headrace.packing.sample_table import SampleTable, by_path, columns_of, joined, shown
 from headrace.packing.samples import SourceField, Unreadable, Values
 from headrace.packing.sources.source_store import Content, SourceStore
 

@@ -144,9 +144,7 @@ class RowSource(Source):
     ) -> Iterator[tuple[int, int, Mapping[str, ColumnOfRows]]]:
         """Yield the first sample, the one behind the last, and values by field, in order.
 
-        Args:
-            refs: The samples.
-            by_size: Whether values may be larger than listed: the first rows say how large.
+        With `by_size`, values may be larger than listed: the first rows say how large.
 
         Raises:
             DataError: A source changed or vanished since it was listed.

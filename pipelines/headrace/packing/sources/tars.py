@@ -27,11 +27,9 @@ class Member(NamedTuple):
     """A file in a tar file."""
 
     path: str
-    """Its path there."""
     start: int
     """Where its bytes begin in the tar file."""
     num_bytes: int
-    """How many."""
 
 
 def members(place: SourceStore, file: StoredFile, stream: BinaryIO) -> Iterator[Member]:
@@ -66,9 +64,8 @@ def members(place: SourceStore, file: StoredFile, stream: BinaryIO) -> Iterator[
 def _plain_members(stream: BinaryIO, offset: int) -> tuple[list[Member], int]:
     """Return files whose own headers say all, which tarfile takes ten times as long for.
 
-    Returns:
-        The files at an offset, up to the first of another kind, or some of them; and the offset of
-        the next header.
+    They are those at an offset, up to the first of another kind, or some of them; also returns the
+    offset of the next header.
     """
     headers: list[bytes] = []
     found: list[Member] = []
