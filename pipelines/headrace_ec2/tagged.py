@@ -14,10 +14,7 @@ from headrace_ec2.api import Ec2Api, Ec2Error, Json, tags_of
 from headrace_ec2.requests import ENDS_AT, OWNER
 from headrace_ec2.states import ends_at
 
-_OWN = (
-    {"Name": "tag:Name", "Values": ["headrace-*"]},
-    {"Name": "tag-key", "Values": [ENDS_AT]},
-)
+_OWN = ({"Name": "tag:Name", "Values": ["headrace-*"]}, {"Name": "tag-key", "Values": [ENDS_AT]})
 _COSTS = {
     "Name": "instance-state-name",
     "Values": ["pending", "running", "stopping", "stopped"],  # of these, the volumes

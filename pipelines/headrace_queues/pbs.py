@@ -16,15 +16,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from headrace.batch.findings import (
-    Finding,
-    QueueFacts,
-    clock_s,
-    judge_queue,
-    longest_s,
-    ok,
-    warn,
-)
+from headrace.batch.findings import Finding, QueueFacts, clock_s, judge_queue, longest_s, ok, warn
 from headrace.batch.job_records import JobSpec, JobState, JobStatus, ended_on
 from headrace.batch.system import (
     ID_AT_ONCE,
@@ -41,10 +33,7 @@ from headrace.batch.system import (
 )
 from headrace.recipe.batch import Batch
 
-_STATES = {
-    **dict.fromkeys("HQTW", JobState.PENDING),
-    **dict.fromkeys("BERSU", JobState.RUNNING),
-}
+_STATES = {**dict.fromkeys("HQTW", JobState.PENDING), **dict.fromkeys("BERSU", JobState.RUNNING)}
 """Source: qstat(1B), "job state"; the meaning of F depends on how the job ended."""
 
 _EXITS = {

@@ -26,13 +26,7 @@ from headrace.clusters.local import end_marked
 from headrace.clusters.services import Services
 from headrace.clusters.step_drivers import Drivers, publish_steps
 from headrace.errors import HeadraceError, SilentError
-from headrace.files.atomic import (
-    is_there,
-    read_record,
-    read_text,
-    write_if_possible,
-    write_record,
-)
+from headrace.files.atomic import is_there, read_record, read_text, write_if_possible, write_record
 from headrace.files.layout import LeaseFolder
 from headrace.files.machine import storage_error
 from headrace.processes.identity import ProcessIdentity, set_name, tell_children

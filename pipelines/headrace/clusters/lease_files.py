@@ -21,13 +21,7 @@ from headrace.clusters.lease_records import (
 )
 from headrace.clusters.lifetime import BY_SIGNAL
 from headrace.errors import StepError, UnknownNameError
-from headrace.files.atomic import (
-    is_there,
-    names_in,
-    read_record,
-    read_text,
-    write_text,
-)
+from headrace.files.atomic import is_there, names_in, read_record, read_text, write_text
 from headrace.files.layout import LeaseFolder
 from headrace.files.locks import locked_at_once
 from headrace.record import Record
