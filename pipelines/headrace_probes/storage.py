@@ -213,11 +213,7 @@ def rate_of(output: str, kind: FioKind) -> float:
 
 
 def _run_fio(kind: FioKind, folder: str, num_bytes: int, clients: int, *, direct: bool) -> float:
-    """Run fio; return the rate, see `rate_of`.
-
-    Raises:
-        StepError: fio failed.
-    """
+    """Run fio; return the rate, see `rate_of`; raise StepError if fio failed."""
     words = fio_command(kind, folder, num_bytes, clients, direct=direct)
     answer = answer_of(words, _FIO_TIMEOUT_S)
     if answer.code != 0:

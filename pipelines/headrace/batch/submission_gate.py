@@ -92,7 +92,8 @@ class SubmissionGate:
             if attempt == 0:
                 self._enter(spec, file)
             else:  # after a lost answer the slot is still held
-                self._wait_for_token()
+                while wait_s := self._take_token():
+                    time.sleep(wait_s)
             write_text(intent_of(file), spec.name)
             try:
                 return _recorded(system, system.submit(spec), spec.name, file)
@@ -138,10 +139,6 @@ class SubmissionGate:
 
         self._change(take)
         return why
-
-    def _wait_for_token(self) -> None:
-        while wait_s := self._take_token():
-            time.sleep(wait_s)
 
     def _take_token(self) -> float:
         file = self.leases / ".queue" / "submits.json"

@@ -216,10 +216,7 @@ class BatchSystem(Backend[Role], ABC):
             self._ask(*self.cancel_command, *job_ids)
 
     def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the nodes of a job in the order of its tasks, from a task's environment.
-
-        The names are those of `JobSpec.exclude`; empty if unknown.
-        """
+        """Return a job's nodes, named as in `JobSpec.exclude`, in task order; empty if unknown."""
         return ()
 
     def limits(self, spec: JobSpec) -> tuple[Limit, ...]:
@@ -295,11 +292,8 @@ class BatchSystem(Backend[Role], ABC):
 def system_of(role: Role, timeout_s: float = 60.0) -> BatchSystem:
     """Return the batch system of a site's role; its commands time out after `timeout_s`.
 
-    The commands run on this machine, or on the role's login node. In a job they run on the job's
-    own node, which is inside the cluster.
-
-    Raises:
-        SiteError: The backend has no batch system.
+    They run on this machine or the role's login node; in a job on the job's own node, which is
+    inside the cluster. Raises SiteError if the backend has no batch system.
     """
     found: BatchSystem = backend_of(role.backend).connect(role, timeout_s)
     return found
@@ -331,10 +325,9 @@ def shell(name: str) -> str:
 
 
 def with_quotes(option: str) -> str:
-    """Return a site's option as a script's directive.
+    """Return a site's option as a script's directive: a value with spaces is quoted.
 
-    A value with spaces is quoted. Text that is quoted already stays as it is; so does text that
-    may hold several options, or several values of one.
+    Quoted text stays as it is; so does text that may hold several options or values.
     """
     parts = _OPTION.fullmatch(option)
     if parts is None or not re.search(r"\s", parts[2]) or re.search(r"['\"\\]|\s-", parts[2]):

@@ -133,11 +133,7 @@ class LeaseFiles:
 
     @property
     def spec(self) -> LeaseSpec:
-        """What was asked for.
-
-        Raises:
-            UnknownNameError: The lease does not exist.
-        """
+        """What was asked for; raise UnknownNameError if the lease does not exist."""
         found = self.get(LeaseSpec)
         if found is None:
             where = self.folder.path.parent

@@ -65,12 +65,9 @@ class ProcessIdentity(BaseModel):
 
 
 def _process_state(pid: int) -> tuple[float, bool]:
-    """Return when a process has started, and whether it has ended (`proc_pid_stat(5)`).
+    """Return when a process started, and whether it has ended (`proc_pid_stat(5)`).
 
-    psutil gives the start as a time of day, which moves when the clock is set.
-
-    Raises:
-        ProcessLookupError: The process does not exist.
+    psutil's time of day moves when the clock is set. Raises ProcessLookupError.
     """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")

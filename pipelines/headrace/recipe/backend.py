@@ -183,11 +183,7 @@ def refused(key: str, options: Iterable[str], reasons: Mapping[str, str]) -> Pro
 
 
 def known(name: str) -> str:
-    """Return the name of a backend.
-
-    Raises:
-        ValueError: The backend does not exist.
-    """
+    """Return the name of a backend; raise ValueError if it does not exist."""
     try:
         backend_of(name)
     except SiteError as error:

@@ -78,11 +78,7 @@ def from_json(value: Any) -> Any:
 
 
 def unique(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
-    """Return a mapping of pairs.
-
-    Raises:
-        ValueError: A key is there twice, as `1`, `1.0` and `true` are one key.
-    """
+    """Return a mapping of pairs; raise ValueError for a key twice: `1`, `1.0`, `true` are one."""
     content: dict[Any, Any] = {}
     for key, value in pairs:
         if key in content:

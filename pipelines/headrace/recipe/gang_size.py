@@ -50,11 +50,7 @@ def narrowed(recipe: Recipe, site: Site) -> Site:
 
 
 def check_nodes(recipe: Recipe, role: Role) -> None:
-    """Refuse a recipe that asks for more nodes, or processes on each, than the role has room for.
-
-    Raises:
-        RecipeError: It does.
-    """
+    """Raise RecipeError for more nodes, or processes on each, than the role has room for."""
     nodes, ranks = gang_size(recipe, role)
     at_once = recipe.suite.trials_per_node if recipe.suite else None
     name, room = recipe.train.role, _EACH_CPU * _num_cpus(role)

@@ -245,11 +245,7 @@ def check_package(use: TargetUse, listed: Sequence[str] | None, code: Sequence[P
 
 
 def allowed_path(code: str, site: Site) -> Path:
-    """Return a folder or file of user code, resolved; it need not exist.
-
-    Raises:
-        TargetError: The site does not allow it.
-    """
+    """Return a path of user code, resolved, existing or not; raise TargetError if not allowed."""
     path = Path(code).expanduser().resolve()
     if not site.is_fenced:
         return path

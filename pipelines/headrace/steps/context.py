@@ -98,11 +98,7 @@ class StepContext:
         return time.monotonic() - self.started_s
 
     def given(self, name: str, maker: str) -> str:
-        """Return an input text, which the step of kind `maker` gives.
-
-        Raises:
-            StepError: The input is missing.
-        """
+        """Return an input text of the step of kind `maker`; raise StepError if it is missing."""
         value = self.spec.inputs.get(name)
         if not isinstance(value, str):
             what = f"The {self.spec.kind} step was given no {name}"
@@ -138,7 +134,6 @@ class StepContext:
         Raises:
             StepCancelledError: A user or the control side cancelled the step.
             LeaseEndsError: The lease is about to end.
-            StepTimedOutError: The step exceeded its time limit.
             StepTimedOutError: The step ran past its time limit.
         """
         if is_there(self.folder.cancel):
