@@ -50,11 +50,9 @@ def list_copies(site: SiteOption = "laptop", as_json: JsonOption = False) -> Non
         return
     tell_list(copies, _COLUMNS, _NONE, as_json=False)
     for room in rooms:
-        budget = (
-            "" if room.budget_bytes is None else f" of a budget of {decimal(room.budget_bytes)}"
-        )
-        held, usable = decimal(room.held_bytes), decimal(room.usable_bytes)
-        tell(f"{room.name}: {held} held{budget}, room for {usable} more  {room.folder}")
+        budget = "" if room.budget_bytes is None else decimal(room.budget_bytes)
+        held = f"{decimal(room.held_bytes)} held{budget and f' of a budget of {budget}'}"
+        tell(f"{room.name}: {held}, room for {decimal(room.usable_bytes)} more  {room.folder}")
 
 
 @app.command()

@@ -171,15 +171,12 @@ def _adopt(site: SiteFolder, run_id: str, found: Sequence[LeaseFolder]) -> Itera
     except HeadraceError as error:
         yield from (f"lease {folder.lease_id}: left alone: {error.what}" for folder in new)
         return
-    jobs = {
-        folder.lease_id: lease_machines.find_job(folder, lease_client.spec(folder))
-        for folder in new
-    }
+    jobs = {each: lease_machines.find_job(each, lease_client.spec(each)) for each in new}
     for folder in sorted(found, key=lambda each: each.spec.stat().st_mtime):
         enter_lease(folder)
     for folder in new:
         state = LeaseFiles.read(folder).state()
-        job = jobs[folder.lease_id]
+        job = jobs[folder]
         yield f"lease {folder.lease_id}: {state.value}{f', {job}' if job else ''}, run {run_id}"
     if not new:
         yield _without_lease(run)
