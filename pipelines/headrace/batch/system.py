@@ -16,17 +16,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import override
 
+from headrace import errors
 from headrace.batch.commands import CommandResult, Commands, LocalCommands, SudoCommands
 from headrace.batch.findings import Finding, Grade, fail, ok
 from headrace.batch.job_records import JobSpec, JobStatus
 from headrace.batch.ssh import SshCommands
-from headrace.errors import (
-    AmbiguousSubmitError,
-    BatchError,
-    JobRefusedError,
-    LoginError,
-    SubmitLimitError,
-)
 from headrace.recipe.backend import Backend, backend_of
 from headrace.recipe.batch import Batch
 from headrace.recipe.site import Role
@@ -186,10 +180,12 @@ class BatchSystem(Backend[Role], ABC):
             return submitted["id"]
         reason, program = self._words(answer), command[0]
         if answer.code in (0, None) or self.unclear.search(answer.error):
-            raise AmbiguousSubmitError(f"{program} gave no clear answer for {spec.name}: {reason}")
+            raise errors.AmbiguousSubmitError(
+                f"{program} gave no clear answer for {spec.name}: {reason}"
+            )
         if self.full.search(answer.error):
-            raise SubmitLimitError(f"waiting: {self.name} takes no further job: {reason}")
-        raise JobRefusedError(
+            raise errors.SubmitLimitError(f"waiting: {self.name} takes no further job: {reason}")
+        raise errors.JobRefusedError(
             f"{self.name} refuses the job {spec.name}: {reason}",
             f"Correct the role's `batch` settings in the site; {self.hint}",
         )
@@ -245,9 +241,9 @@ class BatchSystem(Backend[Role], ABC):
         for name in self.programs:
             try:
                 answer = self.commands.run((name, self.version_option))
-            except LoginError:  # the other programs cannot be checked either
+            except errors.LoginError:  # the other programs cannot be checked either
                 raise
-            except BatchError as error:
+            except errors.BatchError as error:
                 failed.append(fail("commands", error.what, error.hint or advice))
                 continue
             if answer.code is None:  # the others would time out too
@@ -265,7 +261,7 @@ class BatchSystem(Backend[Role], ABC):
         if answer.code == 0 or self._is_about_nothing(answer):
             return answer.output
         message = f"{self.name} does not answer {command[0]}: {self._words(answer)}"
-        raise BatchError(message, self.silent)
+        raise errors.BatchError(message, self.silent)
 
     def _ask_json(self, *command: str) -> Any:
         text = self._ask(*command)
@@ -273,7 +269,7 @@ class BatchSystem(Backend[Role], ABC):
             return json.loads(text, strict=False) if text.strip() else None
         except ValueError as error:
             message = f"{self.name} does not answer {command[0]} in JSON: {error}"
-            raise BatchError(message, self.silent) from error
+            raise errors.BatchError(message, self.silent) from error
 
     def _words(self, answer: CommandResult) -> str:
         """Return the part of a failed command's output that users need."""

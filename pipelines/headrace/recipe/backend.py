@@ -167,10 +167,7 @@ def option_blocks() -> Mapping[str, type[Record]]:
 def refused(key: str, options: Iterable[str], reasons: Mapping[str, str]) -> Problems:
     """Yield why options are malformed, or set by headrace or another key.
 
-    Args:
-        key: Key of the site that holds them, for users.
-        options: Options as the site has them.
-        reasons: Why options are refused, by their names, as `-q, --queue`.
+    `key` of the site holds them; `reasons` are by the names of options, as `-q, --queue`.
     """
     for option in options:
         found = re.match(r"--[A-Za-z][\w-]*|-[A-Za-z]", option)
