@@ -34,8 +34,14 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from headrace.processes import identity
 from headrace.processes.children import Child, Program, signal_group
+from headrace.processes.identity import (
+    die_with_parent,
+    holds_gpu,
+    set_name,
+    take_input,
+    tell_children,
+)
 
 APART = "HEADRACE_SECRETS"
 """Environment variable: names of variables that no zygote may have, separated by spaces."""
@@ -226,14 +232,14 @@ def _become(child: Child, given: Sequence[int]) -> None:
     importlib.invalidate_caches()  # modules may be new
     shows_own = os.environ.pop(SPACE, None) is not None
     os.environ.update(child.env)
-    if identity.holds_gpu():  # state of a GPU, begun by an import, does not survive a fork
+    if holds_gpu():  # state of a GPU, begun by an import, does not survive a fork
         os.execvp(child.command[0], child.command)
-    identity.set_name(child.name)
+    set_name(child.name)
     if shows_own:
         _show(child)
     if (random := sys.modules.get("numpy.random")) is not None:
         random.seed()  # Python's own generator is seeded at a fork
-    identity.tell_children()
+    tell_children()
 
 
 def _show(child: Child) -> None:
@@ -288,7 +294,7 @@ def main(arguments: list[str]) -> int:
     if file and not all(_shown_at()):
         return 1  # not all kernels report them; without them a lease cannot find its processes
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would hide the ends of forks
-    server = ForkServer(socket.socket(fileno=identity.take_input()), file)
+    server = ForkServer(socket.socket(fileno=take_input()), file)
     child = _forked(server, file, float(idle_s), [word for word in words if word != BLANK])
     if child is None:
         os._exit(0)
@@ -299,5 +305,5 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     if not sys.argv[2]:
-        identity.die_with_parent()
+        die_with_parent()
     sys.exit(main(sys.argv[1:]))
