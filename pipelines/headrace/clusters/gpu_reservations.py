@@ -193,11 +193,7 @@ def _reservation_in(path: Path) -> GpuReservation | None:
 
 
 def _folder() -> Path:
-    """Return the folder of reservations; make it for all users if missing.
-
-    Raises:
-        LeaseError: The path is not a folder that all users may write to.
-    """
+    """Return the folder of reservations, made for all users; raise LeaseError if it is not."""
     folder = Path(os.environ.get(FOLDER) or _DEFAULT)
     with suppress(FileExistsError):
         folder.mkdir(parents=True)

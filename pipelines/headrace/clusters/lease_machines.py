@@ -105,11 +105,7 @@ def find_job(folder: LeaseFolder, spec: LeaseSpec) -> str:
 
 
 def end_leftovers(folder: LeaseFolder, spec: LeaseSpec) -> int:
-    """End all processes and jobs of a lease except this one; return their number.
-
-    Raises:
-        BatchError: The batch system does not answer, or a job does not end.
-    """
+    """End all of a lease but this process; return how many; raise BatchError if some stay."""
     if spec.role.is_here:
         return end_marked(folder)
     system = system_of(spec.role)

@@ -87,11 +87,7 @@ class Backend(Generic[RoleType]):
 
     @classmethod
     def check_role(cls, role: RoleType) -> None:
-        """Refuse other keys that contradict each other in a role of this backend.
-
-        Raises:
-            ValueError: Which keys, and what to write.
-        """
+        """Raise ValueError for keys that contradict each other in a role of this backend."""
 
     @classmethod
     def connect(cls, role: RoleType, timeout_s: float) -> Any:

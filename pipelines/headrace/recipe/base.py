@@ -59,11 +59,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """Return the plain values that `to_json` was given.
-
-    Raises:
-        ValueError: The value of `PAIRS` is not a list of pairs, or has a key twice.
-    """
+    """Return the plain values of `to_json`; raise ValueError for wrong pairs, or a key twice."""
     if isinstance(value, list | tuple):
         return [from_json(each) for each in value]
     if not isinstance(value, Mapping):

@@ -84,11 +84,7 @@ def _num_cpus(role: Role) -> int:
 
 
 def check_global_batch(global_batch_size: int, world_size: int, accumulate: int = 1) -> None:
-    """Make sure that the batches of an optimizer step can be shared equally.
-
-    Raises:
-        UserError: They cannot; names the nearest sizes that can.
-    """
+    """Raise UserError, with the nearest valid sizes, if ranks cannot share a batch equally."""
     rest = global_batch_size % (world_size * accumulate)
     if rest == 0:
         return

@@ -37,11 +37,7 @@ from headrace.steps.mailbox import Progress, StepSpec
 
 
 def resolved(run: RunFolder) -> tuple[Recipe, Site]:
-    """Return the recipe and the site of a run, as they were when it began.
-
-    Raises:
-        StorageError: One of them does not exist.
-    """
+    """Return the recipe and site of a run, as it began; raise StorageError if one is missing."""
     recipe, site = read_record(run.recipe, Recipe), read_record(run.site, Site)
     if recipe is None or site is None:
         hint = "It was removed, or its file system is not mounted: bring it back."
