@@ -80,11 +80,7 @@ LISTINGS: tuple[Callable[[Ec2Api], Iterator[Resource]], ...] = (instances, volum
 
 
 def end(api: Ec2Api, found: Sequence[Found]) -> Iterator[tuple[Found, str]]:
-    """End resources of one region; yield each with EC2's refusal, which is empty on success.
-
-    Raises:
-        BatchError: EC2 does not answer.
-    """
+    """End resources of a region; yield each and its refusal, if any; raise BatchError if silent."""
     running = [each for each in found if each.kind == "instance"]
     yield from _terminate(api, running) if running else ()
     for each in found:

@@ -195,11 +195,7 @@ def fio_command(
 
 
 def rate_of(output: str, kind: FioKind) -> float:
-    """Return bytes per second, or for random reads operations per second, from fio's output.
-
-    Raises:
-        StepError: It is not fio's output, or reports an error.
-    """
+    """Return bytes, for random reads operations, a second of fio; raise StepError if it failed."""
     try:
         (job,) = json.loads(output[output.index("{") :])["jobs"]
         error: int = job["error"]

@@ -121,11 +121,7 @@ class LeaseFiles:
         return replace(self, records={**self.records, Ending: ending})
 
     def get(self, kind: type[Kind]) -> Kind | None:
-        """Return the content of a file, or None if it is not there.
-
-        Raises:
-            StepError: It is damaged, or of another release; OSError if it cannot be read.
-        """
+        """Return a file's content, None if absent; raise StepError or OSError if it is unusable."""
         found = self.records.get(kind)
         if isinstance(found, Exception):
             raise found

@@ -57,13 +57,10 @@ class Node:
 
 
 class NodeCalls(Protocol):
-    """Calls on nodes.
-
-    Attributes:
-        role: The role of the lease: nodes, threads, timeouts.
-    """
+    """Calls on nodes."""
 
     role: Role
+    """The role of the lease: nodes, threads, timeouts."""
 
     def nodes(
         self, count: int, timeout_s: float, *, check: Callable[[], None] = no_check

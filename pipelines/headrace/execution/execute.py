@@ -50,9 +50,7 @@ def execute(run: Run, tick: Tick) -> StepResult | None:
     """Run the steps of a job one after another, each on its lease; leases are released at the end.
 
     `tick` is called a few times a second while something is waited for; it may raise to stop.
-
-    Returns:
-        The result of the step that failed, or None when all succeeded.
+    Returns the result of the step that failed, or None when all succeeded.
 
     Raises:
         LeaseError: No lease could be opened.

@@ -53,11 +53,9 @@ def _schema(kind: type[BaseModel]) -> dict[str, Any]:
 
 
 class Expected:
-    """The values that a place in a file takes.
+    """The values that a place takes in a file of the model `kind`.
 
-    Args:
-        kind: The model.
-        location: The place as pydantic reports it; names of pydantic's types may follow it.
+    `location` is the place as pydantic reports it; names of pydantic's types may follow it.
     """
 
     def __init__(self, kind: type[BaseModel], location: Place) -> None:
