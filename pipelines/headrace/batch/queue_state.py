@@ -143,7 +143,7 @@ def locked(file: Path, suffix: str = ".lock", timeout_s: float = -1) -> FileLock
 
 
 def job_status(system: BatchSystem, leases: Path, job: JobRecord, poll_s: float) -> JobStatus:
-    """Return a job's state, renewed if too old; a queue without an answer is no end of a job."""
+    """Return a job's state, renewed if too old; a queue that does not answer ends no job."""
     return job_statuses(system, leases, [job], poll_s)[job.job_id]
 
 
