@@ -17,20 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from headrace import errors
 from headrace.batch.commands import LocalCommands
 from headrace.batch.findings import Finding, fail, ok
 from headrace.batch.job_records import JobSpec, JobStatus
 from headrace.batch.system import BatchSystem, render
-from headrace.errors import (
-    AmbiguousSubmitError,
-    BatchError,
-    JobRefusedError,
-    SilentError,
-    SubmitLimitError,
-)
 from headrace.files.atomic import read_text
 from headrace.recipe.backend import ASSUMED_PER_HOUR, QUEUE_KEYS, Interruptions
-from headrace_ec2 import check
+from headrace_ec2 import check, states
 from headrace_ec2.api import TOO_OFTEN, Ec2Api, Ec2Error, Json, tags_of, whoami
 from headrace_ec2.options import Ec2Options
 from headrace_ec2.requests import (
@@ -43,15 +37,6 @@ from headrace_ec2.requests import (
     run_instances,
     tags,
     with_tags,
-)
-from headrace_ec2.states import (
-    NO_CAPACITY,
-    TIME_IS_OVER,
-    HealthWatch,
-    ends_at,
-    has_ended,
-    reason_code,
-    status_of,
 )
 
 if TYPE_CHECKING:
@@ -103,7 +88,7 @@ class Ec2(BatchSystem):
         super().__init__(LocalCommands({}), queue)
         self._options = given
         self._api = Ec2Api(given)
-        self._health = HealthWatch(self._api)
+        self._health = states.HealthWatch(self._api)
         self._offers = offers(given)
         self._rests_until_s: dict[Offer, float] = {}
         self._unclear: dict[str, tuple[Offer, Json]] = {}
@@ -185,7 +170,9 @@ class Ec2(BatchSystem):
             logger.warning("EC2 has no capacity for %s", refused[offer])
             self._rests_until_s[offer] = time.monotonic() + _RESTS_S
         del self._unclear[spec.name]
-        raise SubmitLimitError(f"waiting: EC2 has no capacity for {'; '.join(refused.values())}")
+        raise errors.SubmitLimitError(
+            f"waiting: EC2 has no capacity for {'; '.join(refused.values())}"
+        )
 
     @override
     def refusal(self, spec: JobSpec) -> str:
@@ -195,7 +182,7 @@ class Ec2(BatchSystem):
                 why = self._dry_run(spec, offer)
                 if not why:
                     break
-        except JobRefusedError as error:
+        except errors.JobRefusedError as error:
             return error.what
         return why
 
@@ -204,10 +191,10 @@ class Ec2(BatchSystem):
         found = self._api.instances(job_ids)
         instances = [each for nodes in found.values() for each in nodes]
         for each in instances:
-            if reason_code(each) == NO_CAPACITY:
+            if states.reason_code(each) == states.NO_CAPACITY:
                 self._rest(each)
         hung = self._health.hung(instances)
-        jobs = {name: status_of(name, nodes, self._last_words, hung)
+        jobs = {name: states.status_of(name, nodes, self._last_words, hung)
                 for name, nodes in found.items()}  # fmt: skip
         self._terminate(each for name in jobs if jobs[name].state.is_final for each in found[name])
         return jobs
@@ -222,7 +209,7 @@ class Ec2(BatchSystem):
         self._terminate(each for nodes in found.values() for each in nodes)
 
     def _terminate(self, instances: Iterable[Json]) -> None:
-        left = [each["InstanceId"] for each in instances if not has_ended(each)]
+        left = [each["InstanceId"] for each in instances if not states.has_ended(each)]
         if left:
             self._api.call("terminate_instances", InstanceIds=left)
 
@@ -257,7 +244,7 @@ class Ec2(BatchSystem):
         text = self.render(spec)
         num_bytes = len(text.encode())
         if num_bytes > MOST_USER_DATA_BYTES:
-            raise JobRefusedError(
+            raise errors.JobRefusedError(
                 f"EC2 refuses the job {spec.name}: its user data has {num_bytes:,} bytes, and EC2 "
                 f"accepts {MOST_USER_DATA_BYTES:,}",
                 "Move the commands of the role's `batch.prologue` into the image, or into a script "
@@ -273,15 +260,19 @@ class Ec2(BatchSystem):
             if error.code in _NO_ROOM:
                 return _lacking(offer, error)
             if error.code in TOO_OFTEN:
-                raise SubmitLimitError(f"waiting: EC2 limits requests: {error.words}") from error
-            if isinstance(error, SilentError) or error.code == _STARTED_OTHERWISE:
-                raise AmbiguousSubmitError(f"No clear answer for {name}: {error.what}") from error
-            raise JobRefusedError(
+                raise errors.SubmitLimitError(
+                    f"waiting: EC2 limits requests: {error.words}"
+                ) from error
+            if isinstance(error, errors.SilentError) or error.code == _STARTED_OTHERWISE:
+                raise errors.AmbiguousSubmitError(
+                    f"No clear answer for {name}: {error.what}"
+                ) from error
+            raise errors.JobRefusedError(
                 f"EC2 refuses the job {name}: {error.code}: {error.words}", _HINT
             ) from error
-        except SilentError as error:
+        except errors.SilentError as error:
             what = f"No clear answer for {name}: {error.what}"
-            raise AmbiguousSubmitError(what, error.hint) from error
+            raise errors.AmbiguousSubmitError(what, error.hint) from error
         return ""
 
     def _dry_run(self, spec: JobSpec, offer: Offer) -> str:
@@ -290,7 +281,7 @@ class Ec2(BatchSystem):
         try:
             self._api.call("run_instances", **request, DryRun=True)
         except Ec2Error as error:
-            passes = error.code in {_ALLOWED, *_NO_ROOM} or isinstance(error, SilentError)
+            passes = error.code in {_ALLOWED, *_NO_ROOM} or isinstance(error, errors.SilentError)
             return "" if passes else f"{error.code}: {error.words}"
         return ""
 
@@ -307,7 +298,7 @@ class Ec2(BatchSystem):
             owner = [self._options.image_owner]
             found = list(self._api.pages("describe_images", "Images", Owners=owner, Filters=which))
             if not found:
-                raise JobRefusedError(
+                raise errors.JobRefusedError(
                     f"EC2 has no image '{given}' of owner '{owner[0]}' in {self._options.region}",
                     "Correct `ec2.image` or `ec2.image_owner` of the role in the site.",
                 )
@@ -328,13 +319,13 @@ class Ec2(BatchSystem):
         with suppress(OSError):
             written = read_text(Path(f"{log}.{node}.end"))
             if written is not None:
-                return written.strip() or (_NO_ROOM_TO_TELL if has_ended(instance) else None)
-        if not has_ended(instance):
+                return written.strip() or (_NO_ROOM_TO_TELL if states.has_ended(instance) else None)
+        if not states.has_ended(instance):
             return None
-        limit = ends_at(instance)
+        limit = states.ends_at(instance)
         if limit is not None and time.time() >= limit:
-            return TIME_IS_OVER
-        with suppress(BatchError):
+            return states.TIME_IS_OVER
+        with suppress(errors.BatchError):
             console = str(self._api.call("get_console_output", InstanceId=node).get("Output", ""))
             lines = [line for line in console.splitlines() if line.strip()][-_CONSOLE_LINES:]
             return f"it ended before its work began; its console: {' | '.join(lines) or 'nothing'}"

@@ -14,14 +14,8 @@ from headrace_ec2.api import Ec2Api, Ec2Error, Json
 from headrace_ec2.options import Ec2Options, Market
 
 _NEEDED = (
-    *(
-        "DescribeInstances",
-        "DescribeInstanceStatus",
-        "GetConsoleOutput",
-        "RunInstances",
-        "CreateTags",
-    ),
-    *("TerminateInstances", "DescribeImages", "DescribeInstanceTypes"),
+    *("DescribeInstances", "DescribeInstanceStatus", "GetConsoleOutput", "RunInstances"),
+    *("CreateTags", "TerminateInstances", "DescribeImages", "DescribeInstanceTypes"),
     *("DescribeInstanceTypeOfferings", "DescribeSubnets", "DescribeVolumes", "DeleteVolume"),
 )
 _OWN_ONLY = ("TerminateInstances", "DeleteVolume", "GetConsoleOutput")

@@ -10,12 +10,7 @@ import typer
 from rich.text import Text
 
 from headrace.cli import arguments
-from headrace.cli.console import (
-    JsonOption,
-    duration,
-    open_console,
-    tell_json,
-)
+from headrace.cli.console import JsonOption, duration, open_console, tell_json
 from headrace.cli.listing import Listing
 from headrace.errors import UnknownNameError, UserError, nearest
 from headrace_ec2 import strays

@@ -7,5 +7,5 @@ from headrace.cli.command_group import Command
 COMMANDS = {
     "cloud": Command(
         "Admin", "headrace_ec2.command:app", "Instances of EC2 that headrace has started."
-    ),
+    )
 }

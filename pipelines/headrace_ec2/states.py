@@ -190,10 +190,7 @@ class HealthWatch:
 
 
 def failed_checks(statuses: Iterable[Json], now: float) -> dict[str, str]:
-    """Return instances with a check that has failed for too long, and the check's name; pure.
-
-    `statuses` is the answer of DescribeInstanceStatus, `now` seconds since the epoch.
-    """
+    """Return instances with a check that has failed too long by `now`, and the check's name."""
     return {str(each["InstanceId"]): why for each in statuses for why in _failures(each, now)}
 
 

@@ -125,11 +125,7 @@ class Stray(Resource):
 
 
 def find(regions: Ec2Regions) -> tuple[list[Stray], list[str]]:
-    """Search all regions at once; a region without an answer does not affect the others.
-
-    Returns:
-        Resources, and a line for each region that gave no answer.
-    """
+    """Search all regions at once; return resources, and a line for each that gave no answer."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         answers = list(pool.map(_listed, regions.roles.values()))
     life = cache(partial(_life, regions))

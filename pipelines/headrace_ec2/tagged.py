@@ -14,10 +14,7 @@ from headrace_ec2.api import Ec2Api, Ec2Error, Json, tags_of
 from headrace_ec2.requests import ENDS_AT, OWNER
 from headrace_ec2.states import ends_at
 
-_OWN = (
-    {"Name": "tag:Name", "Values": ["headrace-*"]},
-    {"Name": "tag-key", "Values": [ENDS_AT]},
-)
+_OWN = ({"Name": "tag:Name", "Values": ["headrace-*"]}, {"Name": "tag-key", "Values": [ENDS_AT]})
 _COSTS = {
     "Name": "instance-state-name",
     "Values": ["pending", "running", "stopping", "stopped"],  # of these, the volumes
@@ -83,11 +80,7 @@ LISTINGS: tuple[Callable[[Ec2Api], Iterator[Resource]], ...] = (instances, volum
 
 
 def end(api: Ec2Api, found: Sequence[Found]) -> Iterator[tuple[Found, str]]:
-    """End resources of one region; yield each with EC2's refusal, which is empty on success.
-
-    Raises:
-        BatchError: EC2 does not answer.
-    """
+    """End resources of a region; yield each and its refusal, if any; raise BatchError if silent."""
     running = [each for each in found if each.kind == "instance"]
     yield from _terminate(api, running) if running else ()
     for each in found:

@@ -31,8 +31,7 @@ def probe(  # noqa: PLR0913  options of a command
     ] = None,
     site: SiteOption = "laptop",
     compare: Annotated[
-        str,
-        typer.Option(help="A site to measure first, or an earlier probe."),
+        str, typer.Option(help="A site to measure first, or an earlier probe.")
     ] = "",
     role: Annotated[str, typer.Option(help="Role of the site; default: `gpu`, or its first.")] = "",
     nodes: Annotated[

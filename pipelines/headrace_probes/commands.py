@@ -9,5 +9,5 @@ COMMANDS = {
         "Run",
         "headrace_probes.command:probe",
         "Measure the machines of a site, bare or in a container.",
-    ),
+    )
 }

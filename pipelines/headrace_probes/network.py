@@ -54,11 +54,7 @@ def join(request: ProbeRequest, backend: str) -> None:
     os.environ |= network_environment(interface_of(request.host, interfaces()))
     store = FileStore(f"{request.meeting}-{backend}", request.world_size)
     dist.init_process_group(
-        backend,
-        store=store,
-        rank=request.rank,
-        world_size=request.world_size,
-        timeout=_TIMEOUT,
+        backend, store=store, rank=request.rank, world_size=request.world_size, timeout=_TIMEOUT
     )
 
 

@@ -33,13 +33,9 @@ from headrace_probes.probe_records import (
 
 
 def run(context: StepContext) -> dict[str, Any]:
-    """Measure nodes of the lease.
+    """Measure nodes: as many as the input `nodes` names, by default 1, by the input `options`.
 
-    Args:
-        context: Inputs `nodes`: their number; 1 if missing. `options`: a `ProbeOptions`.
-
-    Returns:
-        `probe`, the file of the `ProbeRecord`, and `report`, the later path of its report.
+    Returns `probe`, the file of the `ProbeRecord`, and `report`, the later path of its report.
 
     Raises:
         LeaseError: The nodes do not join in time.

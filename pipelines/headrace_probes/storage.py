@@ -195,11 +195,7 @@ def fio_command(
 
 
 def rate_of(output: str, kind: FioKind) -> float:
-    """Return bytes per second, or for random reads operations per second, from fio's output.
-
-    Raises:
-        StepError: It is not fio's output, or reports an error.
-    """
+    """Return bytes, for random reads operations, a second of fio; raise StepError if it failed."""
     try:
         (job,) = json.loads(output[output.index("{") :])["jobs"]
         error: int = job["error"]
@@ -213,11 +209,7 @@ def rate_of(output: str, kind: FioKind) -> float:
 
 
 def _run_fio(kind: FioKind, folder: str, num_bytes: int, clients: int, *, direct: bool) -> float:
-    """Run fio; return the rate, see `rate_of`.
-
-    Raises:
-        StepError: fio failed.
-    """
+    """Run fio; return the rate, see `rate_of`; raise StepError if fio failed."""
     words = fio_command(kind, folder, num_bytes, clients, direct=direct)
     answer = answer_of(words, _FIO_TIMEOUT_S)
     if answer.code != 0:

@@ -13,21 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from typing_extensions import override
 
+from headrace.batch import system
 from headrace.batch.commands import CommandResult
 from headrace.batch.findings import Finding, QueueFacts, judge_queue, longest_s
 from headrace.batch.job_records import JobSpec, JobState, JobStatus, ended_on
-from headrace.batch.system import (
-    FOLDER,
-    ID_AT_ONCE,
-    LOGS,
-    NAMED,
-    NO_TERMINAL,
-    ONCE,
-    ONE_TASK_A_NODE,
-    ONLY_SLURM,
-    BatchSystem,
-    by_id,
-)
 from headrace.errors import BatchError
 from headrace.recipe.batch import Batch
 
@@ -59,18 +48,18 @@ _LIMIT_NAMES = re.compile(r"\b[A-Z]+LIMIT\b")
 _MINUTES = re.compile(r"([\d.]+) min")
 
 
-class Lsf(BatchSystem):
+class Lsf(system.BatchSystem):
     """LSF through its commands."""
 
-    lacks = ONLY_SLURM | {"parallel_environment": "that is Grid Engine's"}
+    lacks = system.ONLY_SLURM | {"parallel_environment": "that is Grid Engine's"}
     refuses = {
-        "-J": NAMED,
-        "-n": ONE_TASK_A_NODE,
-        "-o, -e, -oo, -eo": LOGS,
-        "-cwd": FOLDER,
-        "-r": ONCE,
-        "-K": ID_AT_ONCE,
-        "-I": NO_TERMINAL,
+        "-J": system.NAMED,
+        "-n": system.ONE_TASK_A_NODE,
+        "-o, -e, -oo, -eo": system.LOGS,
+        "-cwd": system.FOLDER,
+        "-r": system.ONCE,
+        "-K": system.ID_AT_ONCE,
+        "-I": system.NO_TERMINAL,
         "-W": "write `lifetime` of the role",
         "-q": "write `batch.partition`",
         "-P": "write `batch.account`",
@@ -114,7 +103,7 @@ class Lsf(BatchSystem):
 
     @override
     def find(self, name: str) -> tuple[JobStatus, ...]:
-        return by_id(self._bjobs("-J", name))
+        return system.by_id(self._bjobs("-J", name))
 
     @override
     def longest_job_s(self, batch: Batch) -> float | None:

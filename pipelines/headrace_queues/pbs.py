@@ -16,35 +16,12 @@ from typing import Any
 
 from typing_extensions import override
 
-from headrace.batch.findings import (
-    Finding,
-    QueueFacts,
-    clock_s,
-    judge_queue,
-    longest_s,
-    ok,
-    warn,
-)
+from headrace.batch import system
+from headrace.batch.findings import Finding, QueueFacts, clock_s, judge_queue, longest_s, ok, warn
 from headrace.batch.job_records import JobSpec, JobState, JobStatus, ended_on
-from headrace.batch.system import (
-    ID_AT_ONCE,
-    LOGS,
-    NAMED,
-    NO_TERMINAL,
-    ONCE,
-    ONE_JOB,
-    ONLY_SLURM,
-    OWN_OPTION,
-    BatchSystem,
-    by_id,
-    first_words,
-)
 from headrace.recipe.batch import Batch
 
-_STATES = {
-    **dict.fromkeys("HQTW", JobState.PENDING),
-    **dict.fromkeys("BERSU", JobState.RUNNING),
-}
+_STATES = {**dict.fromkeys("HQTW", JobState.PENDING), **dict.fromkeys("BERSU", JobState.RUNNING)}
 """Source: qstat(1B), "job state"; the meaning of F depends on how the job ended."""
 
 _EXITS = {
@@ -66,23 +43,23 @@ Attributes = Mapping[str, Any]
 """Attributes of a job, a queue or the server, from the JSON of `qstat`."""
 
 
-class Pbs(BatchSystem):
+class Pbs(system.BatchSystem):
     """PBS through its commands."""
 
-    lacks = ONLY_SLURM | {
+    lacks = system.ONLY_SLURM | {
         "parallel_environment": "that is Grid Engine's",
-        "gpu_type": OWN_OPTION,
+        "gpu_type": system.OWN_OPTION,
         "reservation": "a reservation is a queue; write it into `batch.partition`",
-        "nodelist": OWN_OPTION,
-        "exclude": OWN_OPTION,
+        "nodelist": system.OWN_OPTION,
+        "exclude": system.OWN_OPTION,
     }
     refuses = {
-        "-N": NAMED,
-        "-j, -k, -o, -e": LOGS,
-        "-r": ONCE,
-        "-W block=true": ID_AT_ONCE,
-        "-J": ONE_JOB,
-        "-I": NO_TERMINAL,
+        "-N": system.NAMED,
+        "-j, -k, -o, -e": system.LOGS,
+        "-r": system.ONCE,
+        "-W block=true": system.ID_AT_ONCE,
+        "-J": system.ONE_JOB,
+        "-I": system.NO_TERMINAL,
         "-q": "write `batch.partition`",
         "-A": "write `batch.account`",
     }
@@ -118,12 +95,14 @@ class Pbs(BatchSystem):
 
     @override
     def find(self, name: str) -> tuple[JobStatus, ...]:
-        return by_id(list(self.poll(self._ask("qselect", "-x", "-N", name).split()).values()))
+        return system.by_id(
+            list(self.poll(self._ask("qselect", "-x", "-N", name).split()).values())
+        )
 
     @override
     def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
         # for messages only: PBS cannot exclude nodes
-        return first_words(environment.get("PBS_NODEFILE"))
+        return system.first_words(environment.get("PBS_NODEFILE"))
 
     @override
     def longest_job_s(self, batch: Batch) -> float | None:

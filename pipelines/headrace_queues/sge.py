@@ -13,32 +13,10 @@ from xml.etree import ElementTree
 
 from typing_extensions import override
 
+from headrace.batch import findings, system
 from headrace.batch.commands import CommandResult
-from headrace.batch.findings import (
-    Finding,
-    QueueFacts,
-    clock_s,
-    fail,
-    judge_queue,
-    longest_s,
-    ok,
-    verdict,
-    warn,
-)
+from headrace.batch.findings import Finding, QueueFacts
 from headrace.batch.job_records import JobSpec, JobState, JobStatus, ended_on
-from headrace.batch.system import (
-    FOLDER,
-    ID_AT_ONCE,
-    LOGS,
-    NAMED,
-    ONCE,
-    ONE_JOB,
-    ONLY_SLURM,
-    OWN_OPTION,
-    BatchSystem,
-    by_id,
-    first_words,
-)
 from headrace.errors import BatchError, nearest
 from headrace.recipe.batch import Batch
 from headrace.recipe.site import Role
@@ -61,21 +39,22 @@ _NAME = re.compile(r"[\w.-]+")
 _NO_ACCOUNTING = "An ended job then counts as lost, whatever its reason; share the file."
 
 
-class Sge(BatchSystem):
+class Sge(system.BatchSystem):
     """Grid Engine through its commands."""
 
-    lacks = ONLY_SLURM | {
-        "gpu_type": OWN_OPTION,
-        "memory_per_node": f"its name for memory differs; {OWN_OPTION}, such as `-l h_vmem=4G`",
-        "exclusive": f"its name for it differs; {OWN_OPTION}, such as `-l exclusive=true`",
+    lacks = system.ONLY_SLURM | {
+        "gpu_type": system.OWN_OPTION,
+        "memory_per_node": f"its name for memory differs; {system.OWN_OPTION}, such as "
+        "`-l h_vmem=4G`",
+        "exclusive": f"its name for it differs; {system.OWN_OPTION}, such as `-l exclusive=true`",
     }
     refuses = {
-        "-N": NAMED,
-        "-j, -o, -e": LOGS,
-        "-wd, -cwd": FOLDER,
-        "-r": ONCE,
-        "-sync": ID_AT_ONCE,
-        "-t": ONE_JOB,
+        "-N": system.NAMED,
+        "-j, -o, -e": system.LOGS,
+        "-wd, -cwd": system.FOLDER,
+        "-r": system.ONCE,
+        "-sync": system.ID_AT_ONCE,
+        "-t": system.ONE_JOB,
         "-q": "write `batch.partition`",
         "-P": "write `batch.account`",
         "-pe": "write `batch.parallel_environment`",
@@ -135,7 +114,7 @@ class Sge(BatchSystem):
         # the queue first: otherwise a job that ends meanwhile would be in neither
         living = {each.job_id: each for its_name, each in self._qstat() if its_name == name}
         ended = {each.job_id: each for each in parse_qacct(self._ask("qacct", "-j", name))}
-        return by_id(list((ended | living).values()))
+        return system.by_id(list((ended | living).values()))
 
     @override
     def longest_job_s(self, batch: Batch) -> float | None:
@@ -145,7 +124,7 @@ class Sge(BatchSystem):
             names = [name for name in names if name == batch.partition]
         queues = {name: self._queue(name) for name in names}
         asked = batch.parallel_environment
-        return longest_s(
+        return findings.longest_s(
             queue_facts(name, queue).limit_s
             for name, queue in queues.items()
             if asked is None or asked in _environments(queue)
@@ -153,43 +132,39 @@ class Sge(BatchSystem):
 
     @override
     def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
-        return first_words(environment.get("PE_HOSTFILE"))  # absent for jobs with one slot
+        return system.first_words(environment.get("PE_HOSTFILE"))  # absent for jobs with one slot
 
     @override
     def _check_queue(self, spec: JobSpec) -> Iterator[Finding]:
         queues = self._ask("qconf", "-sql").split()
-        yield self._check_accounting()
+        answer = self.commands.run(("qacct", "-d", "1"))
+        if answer.code != 0 and "No such file" in answer.error:
+            yield findings.warn("accounting", answer.words, _NO_ACCOUNTING)
+        else:
+            yield findings.ok("accounting", "qacct answers")
         environments: list[str] = []
         if _NAME.fullmatch(spec.partition or ""):
             queue = self._queue(str(spec.partition)) if spec.partition in queues else {}
             facts = {name: queue_facts(name, queue) for name in queues}
-            yield from judge_queue(spec.partition, facts, spec)
+            yield from findings.judge_queue(spec.partition, facts, spec)
             if not queue:
                 return
             environments = _environments(queue)
         if spec.parallel_environment is not None:
             yield self._check_environment(spec.parallel_environment, spec, environments)
-        yield self._verdict(spec)
-
-    def _check_accounting(self) -> Finding:
-        answer = self.commands.run(("qacct", "-d", "1"))
-        if answer.code != 0 and "No such file" in answer.error:
-            return warn("accounting", answer.words, _NO_ACCOUNTING)
-        return ok("accounting", "qacct answers")
+        # as if all nodes were up and empty; the lease's folder does not exist yet
+        script = self.render(spec.model_copy(update={"folder": "/"}))
+        verdict = self.commands.run(("qsub", "-w", "v"), script)
+        yield findings.verdict("qsub -w v", verdict)
 
     def _check_environment(self, name: str, spec: JobSpec, of_queue: Sequence[str]) -> Finding:
         known = self._ask("qconf", "-spl").split()
         if name not in known:
-            return fail("environment", f"there is none named '{name}'", nearest(name, known))
+            return findings.fail(
+                "environment", f"there is none named '{name}'", nearest(name, known)
+            )
         settings = parse_fields(self._ask("qconf", "-sp", name))
         return judge_environment(name, settings, spec, of_queue)
-
-    def _verdict(self, spec: JobSpec) -> Finding:
-        """Let Grid Engine judge the exact script, as if all nodes were up and empty."""
-        # the lease's folder does not exist yet
-        asked = spec.model_copy(update={"folder": "/"})
-        answer = self.commands.run(("qsub", "-w", "v"), self.render(asked))
-        return verdict("qsub -w v", answer)
 
     def _queue(self, name: str) -> dict[str, str]:
         return parse_fields(self._ask("qconf", "-sq", name))
@@ -301,7 +276,7 @@ def queue_facts(name: str, queue: Mapping[str, str]) -> QueueFacts:
     A job that reaches `s_rt` gets a signal that ends it too.
     """
     limits = [queue.get(key, "INFINITY").partition(",")[0].strip() for key in ("h_rt", "s_rt")]
-    limits_s = [clock_s(each) for each in limits if each != "INFINITY"]
+    limits_s = [findings.clock_s(each) for each in limits if each != "INFINITY"]
     return QueueFacts(name=name, limit_s=min(limits_s, default=None))
 
 
@@ -312,18 +287,18 @@ def judge_environment(
     rule, slots = settings.get("allocation_rule", ""), settings.get("slots", "0")
     if of_queue and name not in of_queue:
         advice = f"It has {', '.join(of_queue)}; `qconf -spl` lists all."
-        return fail("environment", f"the queue {spec.partition} has no '{name}'", advice)
+        return findings.fail("environment", f"the queue {spec.partition} has no '{name}'", advice)
     if int(slots) < spec.slots:
         found = f"{name} has {slots} slots, the job asks for {spec.slots}"
-        return fail("environment", found, "Ask for less, or name another.")
+        return findings.fail("environment", found, "Ask for less, or name another.")
     if spec.nodes > 1 and settings.get("control_slaves") != "TRUE":
         found = f"{name} has `control_slaves FALSE`: nothing can be started on further nodes"
-        return fail("environment", found, "Name another; `qconf -sp NAME` shows one.")
+        return findings.fail("environment", found, "Name another; `qconf -sp NAME` shows one.")
     if rule == str(spec.cpus_per_node) or (rule == "$pe_slots" and spec.nodes == 1):
-        return ok("environment", f"{name}: {rule}")
+        return findings.ok("environment", f"{name}: {rule}")
     found = f"{name} has `allocation_rule {rule}`, the job needs {spec.cpus_per_node} a node"
     advice = f"Name one with `allocation_rule {spec.cpus_per_node}`, or the job may get others."
-    grade = fail if rule.isdigit() or rule == "$pe_slots" else warn
+    grade = findings.fail if rule.isdigit() or rule == "$pe_slots" else findings.warn
     return grade("environment", found, advice)
 
 

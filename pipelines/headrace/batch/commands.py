@@ -56,10 +56,7 @@ class LocalCommands:
     """
 
     def __init__(
-        self,
-        environment: Mapping[str, str],
-        timeout_s: float = 60.0,
-        without: Collection[str] = (),
+        self, environment: Mapping[str, str], timeout_s: float = 60.0, without: Collection[str] = ()
     ) -> None:
         self._environment = dict(environment)
         self._timeout_s = timeout_s

@@ -136,10 +136,7 @@ def failure_class(status: JobStatus) -> FailureClass:
 
 
 def ended_on(nodes: tuple[str, ...], ended: JobStatus) -> JobStatus:
-    """Return an ended job with its nodes, for systems that report no more about them.
-
-    These systems watch the first node only, so only its failure ends a job as `NODE_FAILED`.
-    """
+    """Return an ended job with its nodes, for systems that watch only the first of them."""
     failed = nodes[:1] if ended.state is JobState.NODE_FAILED else ()
     return ended.model_copy(update={"nodes": nodes, "failed_nodes": failed})
 

@@ -63,9 +63,6 @@ class Meter(Protocol):
 
 
 def meter_of(role: Role, *, asks_all: bool = False) -> Meter | None:
-    """Return what counts and prices the machines of a role; None if the site gives the price.
-
-    With `asks_all`, also ask services for prices that the role leaves out.
-    """
+    """Return what counts and prices a role's machines (`Backend.meter`); None if the site does."""
     found: Meter | None = backend_of(role.backend).meter(role, asks_all=asks_all)
     return found

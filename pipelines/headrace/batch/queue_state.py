@@ -143,10 +143,7 @@ def locked(file: Path, suffix: str = ".lock", timeout_s: float = -1) -> FileLock
 
 
 def job_status(system: BatchSystem, leases: Path, job: JobRecord, poll_s: float) -> JobStatus:
-    """Return a job's state from the shared state, which is renewed if it is too old.
-
-    A queue that does not answer never counts as the end of a job.
-    """
+    """Return a job's state, renewed if too old; a queue that does not answer ends no job."""
     return job_statuses(system, leases, [job], poll_s)[job.job_id]
 
 

@@ -11,24 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from typing_extensions import override
 
-from headrace.batch import slurm_queues
+from headrace.batch import slurm_queues, system
 from headrace.batch.commands import CommandResult
 from headrace.batch.findings import Finding, ok, verdict, warn
 from headrace.batch.job_records import JobSpec, JobState, JobStatus
-from headrace.batch.system import (
-    COMMAND,
-    FOLDER,
-    ID_AT_ONCE,
-    LOGS,
-    NAMED,
-    NO_TERMINAL,
-    ONCE,
-    ONE_JOB,
-    ONE_TASK_A_NODE,
-    BatchSystem,
-    Limit,
-    by_id,
-)
 from headrace.errors import BatchError
 from headrace.recipe.backend import refused
 from headrace.recipe.batch import Batch
@@ -90,10 +76,10 @@ _ASK_ACCOUNT = "Ask the administrators which account and QOS you may use."
 _NODES = "-n, --ntasks, --ntasks-per-node, -c, --cpus-per-task"
 
 _SRUN_REFUSES = {
-    _NODES: ONE_TASK_A_NODE,
-    "-o, --output, -e, --error": LOGS,
-    "--pty": NO_TERMINAL,
-    "--multi-prog": COMMAND,
+    _NODES: system.ONE_TASK_A_NODE,
+    "-o, --output, -e, --error": system.LOGS,
+    "--pty": system.NO_TERMINAL,
+    "--multi-prog": system.COMMAND,
     "-N, --nodes": "it starts one task on each node of the job",
     "-K, --kill-on-bad-exit, -W, --wait": "a gang is all or nothing",
     "--export": "the nodes need the environment of the job",
@@ -101,19 +87,19 @@ _SRUN_REFUSES = {
 """Options of `srun` that headrace sets, and why."""
 
 
-class Slurm(BatchSystem):
+class Slurm(system.BatchSystem):
     """Slurm through its commands."""
 
     lacks = {"parallel_environment": "that is Grid Engine's"}
     refuses = {
-        "-J, --job-name": NAMED,
-        _NODES: ONE_TASK_A_NODE,
-        "-o, --output, -e, --error, --open-mode": LOGS,
-        "-D, --chdir": FOLDER,
-        "--requeue": ONCE,
-        "--parsable, -W, --wait": ID_AT_ONCE,
-        "-a, --array": ONE_JOB,
-        "--wrap": COMMAND,
+        "-J, --job-name": system.NAMED,
+        _NODES: system.ONE_TASK_A_NODE,
+        "-o, --output, -e, --error, --open-mode": system.LOGS,
+        "-D, --chdir": system.FOLDER,
+        "--requeue": system.ONCE,
+        "--parsable, -W, --wait": system.ID_AT_ONCE,
+        "-a, --array": system.ONE_JOB,
+        "--wrap": system.COMMAND,
         "--no-requeue": "headrace says so already",
         "--test-only": "`headrace site check` asks that",
         "-N, --nodes": "write `nodes` of the role",
@@ -189,10 +175,10 @@ class Slurm(BatchSystem):
 
     @override
     def find(self, name: str) -> tuple[JobStatus, ...]:
-        return by_id(self._squeue(f"--name={name}"))
+        return system.by_id(self._squeue(f"--name={name}"))
 
     @override
-    def limits(self, spec: JobSpec) -> tuple[Limit, ...]:
+    def limits(self, spec: JobSpec) -> tuple[system.Limit, ...]:
         return slurm_queues.submit_limits(self._ask, spec)
 
     @override

@@ -11,28 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from headrace import errors
+from headrace.batch import queue_state
 from headrace.batch.job_records import JobSpec
-from headrace.batch.queue_state import (
-    JobRecord,
-    KnownLimits,
-    QueueState,
-    Slot,
-    change_state,
-    intent_of,
-    locked,
-    patience_after,
-    read_state,
-    renew,
-    state_file,
-)
+from headrace.batch.queue_state import JobRecord, KnownLimits, QueueState, Slot
 from headrace.batch.system import BatchSystem, Limit
-from headrace.errors import (
-    AmbiguousSubmitError,
-    BatchError,
-    JobRefusedError,
-    QueueFullError,
-    SubmitLimitError,
-)
 from headrace.files.atomic import read_record, write_json, write_record, write_text
 from headrace.recipe.batch import Batch
 
@@ -74,10 +57,10 @@ class SubmissionGate:
         """
         try:
             record = self._submit_once(spec, file)
-        except SubmitLimitError as error:
+        except errors.SubmitLimitError as error:
             self._change(partial(_refused, name=spec.name, why=error.what, poll_s=self.batch.poll))
             raise
-        except JobRefusedError:
+        except errors.JobRefusedError:
             self._change(partial(_submitted, name=spec.name, job_id=""))
             raise
         self._change(partial(_submitted, name=spec.name, job_id=record.job_id))
@@ -92,19 +75,22 @@ class SubmissionGate:
             if attempt == 0:
                 self._enter(spec, file)
             else:  # after a lost answer the slot is still held
-                self._wait_for_token()
-            write_text(intent_of(file), spec.name)
+                while wait_s := self._take_token():
+                    time.sleep(wait_s)
+            write_text(queue_state.intent_of(file), spec.name)
             try:
                 return _recorded(system, system.submit(spec), spec.name, file)
-            except (JobRefusedError, SubmitLimitError):
-                intent_of(file).unlink()
+            except (errors.JobRefusedError, errors.SubmitLimitError):
+                queue_state.intent_of(file).unlink()
                 raise
-            except AmbiguousSubmitError as error:
+            except errors.AmbiguousSubmitError as error:
                 logger.warning("%s; looking for the job by its name", error.what)
                 time.sleep(_PAUSE_S * 2**attempt * random.uniform(0.75, 1.25))
         record = recovered(system, spec.name, file)
         if record is None:
-            raise BatchError(f"{system.name} took no job {spec.name} in {_ATTEMPTS} attempts")
+            raise errors.BatchError(
+                f"{system.name} took no job {spec.name} in {_ATTEMPTS} attempts"
+            )
         return record
 
     def _enter(self, spec: JobSpec, file: Path) -> None:
@@ -116,10 +102,10 @@ class SubmissionGate:
         ]
         limits += self._limits_of_system(spec)
         why = self._try(spec.name, file, limits)
-        if why and renew(self.system, self.leases, self.batch.poll):
+        if why and queue_state.renew(self.system, self.leases, self.batch.poll):
             why = self._try(spec.name, file, limits)
         if why:
-            raise QueueFullError(why, "It is submitted as soon as earlier jobs have ended.")
+            raise errors.QueueFullError(why, "It is submitted as soon as earlier jobs have ended.")
 
     def _try(self, name: str, file: Path, limits: Sequence[Limit]) -> str:
         """Take a slot and a token, or neither; return why not, for users."""
@@ -139,22 +125,18 @@ class SubmissionGate:
         self._change(take)
         return why
 
-    def _wait_for_token(self) -> None:
-        while wait_s := self._take_token():
-            time.sleep(wait_s)
-
     def _take_token(self) -> float:
         file = self.leases / ".queue" / "submits.json"
         return take_token(file, self.batch.submits_per_minute)
 
     def _limits_of_system(self, spec: JobSpec) -> tuple[Limit, ...]:
         of = f"{spec.account}|{spec.qos}"
-        known = read_state(self._file).limits.get(of)
+        known = queue_state.read_state(self._file).limits.get(of)
         now = time.time()
         if known is None or now - known.asked_at >= _ASK_LIMITS_EVERY_S:
             try:
                 known = KnownLimits(asked_at=now, limits=self.system.limits(spec))
-            except BatchError as error:
+            except errors.BatchError as error:
                 logger.info("%s; only the site's own limits apply", error.what)
                 known = KnownLimits(asked_at=now - _ASK_LIMITS_EVERY_S + _ASK_SILENT_AGAIN_S)
             new = {of: known}
@@ -162,11 +144,11 @@ class SubmissionGate:
         return known.limits
 
     def _change(self, change: Callable[[QueueState], QueueState | None]) -> None:
-        change_state(self._file, change)
+        queue_state.change_state(self._file, change)
 
     @property
     def _file(self) -> Path:
-        return state_file(self.leases, self.system.queue)
+        return queue_state.state_file(self.leases, self.system.queue)
 
 
 def _why_not(state: QueueState, limits: Sequence[Limit], taken: dict[str, Slot]) -> str:
@@ -194,7 +176,7 @@ def _refused(state: QueueState, name: str, why: str, poll_s: float) -> QueueStat
     update = {
         "taken": {key: each for key, each in state.taken.items() if key != name},
         "refused": why,
-        "refused_until": time.time() + poll_s * patience_after(state.num_refusals),
+        "refused_until": time.time() + poll_s * queue_state.patience_after(state.num_refusals),
         "num_refusals": state.num_refusals + 1,
     }
     return state.model_copy(update=update)
@@ -202,7 +184,7 @@ def _refused(state: QueueState, name: str, why: str, poll_s: float) -> QueueStat
 
 def take_token(file: Path, per_minute: int) -> float:
     """Take a token from the site's bucket of submissions; return 0, or seconds until the next."""
-    with locked(file):
+    with queue_state.locked(file):
         now = time.time()
         bucket = json.loads(file.read_text()) if file.exists() else {"tokens": BURST, "at": now}
         there = tokens_after(bucket["tokens"], now - bucket["at"], per_minute)
@@ -220,7 +202,7 @@ def tokens_after(tokens: float, passed_s: float, per_minute: int) -> float:
 def recovered(system: BatchSystem, name: str, file: Path) -> JobRecord | None:
     """Record the job, if any, that a dead submitter left unrecorded; submit nothing."""
     known = read_record(file, JobRecord)
-    if known is not None or not intent_of(file).exists():
+    if known is not None or not queue_state.intent_of(file).exists():
         return known
     found = system.find(name)
     return _recorded(system, found[-1].job_id, name, file) if found else None
@@ -229,5 +211,5 @@ def recovered(system: BatchSystem, name: str, file: Path) -> JobRecord | None:
 def _recorded(system: BatchSystem, job_id: str, name: str, file: Path) -> JobRecord:
     record = JobRecord(job_id=job_id, name=name, queue=system.queue, submitted_at=time.time())
     write_record(file, record)
-    intent_of(file).unlink()
+    queue_state.intent_of(file).unlink()
     return record

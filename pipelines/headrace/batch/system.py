@@ -16,17 +16,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import override
 
+from headrace import errors
 from headrace.batch.commands import CommandResult, Commands, LocalCommands, SudoCommands
 from headrace.batch.findings import Finding, Grade, fail, ok
 from headrace.batch.job_records import JobSpec, JobStatus
 from headrace.batch.ssh import SshCommands
-from headrace.errors import (
-    AmbiguousSubmitError,
-    BatchError,
-    JobRefusedError,
-    LoginError,
-    SubmitLimitError,
-)
 from headrace.recipe.backend import Backend, backend_of
 from headrace.recipe.batch import Batch
 from headrace.recipe.site import Role
@@ -186,10 +180,12 @@ class BatchSystem(Backend[Role], ABC):
             return submitted["id"]
         reason, program = self._words(answer), command[0]
         if answer.code in (0, None) or self.unclear.search(answer.error):
-            raise AmbiguousSubmitError(f"{program} gave no clear answer for {spec.name}: {reason}")
+            raise errors.AmbiguousSubmitError(
+                f"{program} gave no clear answer for {spec.name}: {reason}"
+            )
         if self.full.search(answer.error):
-            raise SubmitLimitError(f"waiting: {self.name} takes no further job: {reason}")
-        raise JobRefusedError(
+            raise errors.SubmitLimitError(f"waiting: {self.name} takes no further job: {reason}")
+        raise errors.JobRefusedError(
             f"{self.name} refuses the job {spec.name}: {reason}",
             f"Correct the role's `batch` settings in the site; {self.hint}",
         )
@@ -216,10 +212,7 @@ class BatchSystem(Backend[Role], ABC):
             self._ask(*self.cancel_command, *job_ids)
 
     def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the nodes of a job in the order of its tasks, from a task's environment.
-
-        The names are those of `JobSpec.exclude`; empty if unknown.
-        """
+        """Return a job's nodes, named as in `JobSpec.exclude`, in task order; empty if unknown."""
         return ()
 
     def limits(self, spec: JobSpec) -> tuple[Limit, ...]:
@@ -248,9 +241,9 @@ class BatchSystem(Backend[Role], ABC):
         for name in self.programs:
             try:
                 answer = self.commands.run((name, self.version_option))
-            except LoginError:  # the other programs cannot be checked either
+            except errors.LoginError:  # the other programs cannot be checked either
                 raise
-            except BatchError as error:
+            except errors.BatchError as error:
                 failed.append(fail("commands", error.what, error.hint or advice))
                 continue
             if answer.code is None:  # the others would time out too
@@ -268,7 +261,7 @@ class BatchSystem(Backend[Role], ABC):
         if answer.code == 0 or self._is_about_nothing(answer):
             return answer.output
         message = f"{self.name} does not answer {command[0]}: {self._words(answer)}"
-        raise BatchError(message, self.silent)
+        raise errors.BatchError(message, self.silent)
 
     def _ask_json(self, *command: str) -> Any:
         text = self._ask(*command)
@@ -276,7 +269,7 @@ class BatchSystem(Backend[Role], ABC):
             return json.loads(text, strict=False) if text.strip() else None
         except ValueError as error:
             message = f"{self.name} does not answer {command[0]} in JSON: {error}"
-            raise BatchError(message, self.silent) from error
+            raise errors.BatchError(message, self.silent) from error
 
     def _words(self, answer: CommandResult) -> str:
         """Return the part of a failed command's output that users need."""
@@ -295,11 +288,8 @@ class BatchSystem(Backend[Role], ABC):
 def system_of(role: Role, timeout_s: float = 60.0) -> BatchSystem:
     """Return the batch system of a site's role; its commands time out after `timeout_s`.
 
-    The commands run on this machine, or on the role's login node. In a job they run on the job's
-    own node, which is inside the cluster.
-
-    Raises:
-        SiteError: The backend has no batch system.
+    They run on this machine or the role's login node; in a job on the job's own node, which is
+    inside the cluster. Raises SiteError if the backend has no batch system.
     """
     found: BatchSystem = backend_of(role.backend).connect(role, timeout_s)
     return found
@@ -331,10 +321,9 @@ def shell(name: str) -> str:
 
 
 def with_quotes(option: str) -> str:
-    """Return a site's option as a script's directive.
+    """Return a site's option as a script's directive: a value with spaces is quoted.
 
-    A value with spaces is quoted. Text that is quoted already stays as it is; so does text that
-    may hold several options, or several values of one.
+    Quoted text stays as it is; so does text that may hold several options or values.
     """
     parts = _OPTION.fullmatch(option)
     if parts is None or not re.search(r"\s", parts[2]) or re.search(r"['\"\\]|\s-", parts[2]):

@@ -102,10 +102,7 @@ def _pass_over(path: Path, problem: str, tell: Callable[..., None] | None) -> No
 
 
 def of_script(folder: Path) -> list[Path]:
-    """Return the checkpoints of a script, newest first: weights, then files of unknown formats.
-
-    Results, configurations, logs and pictures are none, nor are folders of these alone.
-    """
+    """Return a script's checkpoints, no records: newest weights first, then unknown formats."""
     own = (path for path in folder.iterdir() if path.name[0] != "." and path.name != OUTCOME)
     found = ((_kind(path), path.stat().st_mtime_ns, path) for path in own if path.exists())
     return [path for kind, _, path in sorted(found, reverse=True) if kind]
@@ -203,16 +200,10 @@ def best_of(folder: Path) -> BestCheckpoint | None:
 
 
 def chosen(run: RunFolder, wanted: str = "") -> Path:
-    """Return a checkpoint of a run.
+    """Return a checkpoint of a run; raise UnknownNameError, which names the existing ones.
 
-    Args:
-        run: Folder of the run.
-        wanted: `best` by `trainer.monitor`; `last`, the final checkpoint, or the newest undamaged
-            one before the end of training; a number of optimizer steps; empty for the best
-            checkpoint if there is one, otherwise the last.
-
-    Raises:
-        UnknownNameError: It does not exist; names the existing ones.
+    `wanted` is `best` by `trainer.monitor`; `last`, the final one, or the newest undamaged one
+    before the end of training; a number of optimizer steps; empty for the best, else the last.
     """
     path = _found(run.checkpoints, wanted)
     if path is not None and path.exists():

@@ -103,14 +103,10 @@ def load_into(
     partial: bool = False,
     alone: bool = False,
 ) -> None:
-    """Fill a state, as `torch.distributed.checkpoint.load` does; all ranks call it together.
+    """Fill the keys of a state, as `torch.distributed.checkpoint.load`; all ranks call it together.
 
-    Args:
-        state: The wanted keys; their values are replaced by those of the checkpoint.
-        folder: Of the checkpoint.
-        pickled: Whether values may be objects of any class, which may run any code.
-        partial: Whether some of it may be missing there.
-        alone: This process calls it without the other ranks.
+    Values may be `pickled` objects of any class, which may run any code; keys may be missing if
+    `partial`. With `alone`, this process calls it without the other ranks.
 
     Raises:
         UnpicklingError: A value is more than a plain one, and that is not wanted.

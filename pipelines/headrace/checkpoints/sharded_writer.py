@@ -21,14 +21,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.state_dict_saver import save as save_state
 from torch.optim import Optimizer
 
-from headrace.checkpoints.sharded import (
-    REST,
-    WEIGHTS,
-    load_into,
-    one_failure,
-    read_rest,
-    weights_in,
-)
+from headrace.checkpoints import sharded
 from headrace.checkpoints.weights import differences, misfit
 from headrace.files.atomic import AS_USUAL, replacing
 from headrace.files.checksums import file_xxh3_128
@@ -53,18 +46,18 @@ def save(content: dict[str, Any], folder: Path) -> None:
     Raises on all ranks what one of them fails with.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    state = {WEIGHTS: content.pop(WEIGHTS)}
+    state = {sharded.WEIGHTS: content.pop(sharded.WEIGHTS)}
     state |= _numbered(content.pop("optimizer_states", ()))
-    with one_failure():
+    with sharded.one_failure():
         save_state(state, storage_writer=_Writer(folder))
     rank = dist.get_rank()
     checksums: list[dict[str, str]] = [{} for _ in range(dist.get_world_size())]
     mine = {path.name: file_xxh3_128(path) for path in folder.glob(f"__{rank}_*")}
     dist.gather_object(mine, checksums if rank == 0 else None)
     if rank == 0:
-        with replacing(folder / REST, AS_USUAL) as file:
+        with replacing(folder / sharded.REST, AS_USUAL) as file:
             torch.save(content, file)
-        others = {name: file_xxh3_128(folder / name) for name in (_INDEX, REST)}
+        others = {name: file_xxh3_128(folder / name) for name in (_INDEX, sharded.REST)}
         seal(folder, {name: value for each in (*checksums, others) for name, value in each.items()})
 
 
@@ -80,16 +73,16 @@ def restore(
     """
     strict = model.strict_loading
     weights: dict[str, Any] = get_model_state_dict(model)
-    differing = differences(weights, weights_in(folder))
+    differing = differences(weights, sharded.weights_in(folder))
     if differing and strict:
         raise misfit(model, folder, differing)
-    state: dict[str, Any] = {WEIGHTS: weights}
+    state: dict[str, Any] = {sharded.WEIGHTS: weights}
     state |= _numbered([get_optimizer_state_dict(model, each) for each in optimizers])
-    load_into(state, folder, pickled=pickled, partial=not strict)
-    model.load_state_dict(state[WEIGHTS], strict=strict)
+    sharded.load_into(state, folder, pickled=pickled, partial=not strict)
+    model.load_state_dict(state[sharded.WEIGHTS], strict=strict)
     for name, optimizer in _numbered(optimizers).items():
         set_optimizer_state_dict(model, optimizer, optim_state_dict=state[name])
-    return read_rest(folder, pickled=pickled)
+    return sharded.read_rest(folder, pickled=pickled)
 
 
 def _numbered(each_optimizer: Sequence[Any]) -> dict[str, Any]:

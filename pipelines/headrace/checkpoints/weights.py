@@ -213,11 +213,9 @@ def weights_hash(state: Mapping[str, Tensor]) -> str:
     """
     digest = xxhash.xxh3_128()
     for name in sorted(state):
-        values = _whole(state[name]).detach().cpu().contiguous()
+        value = state[name]
+        whole = value.full_tensor() if isinstance(value, DTensor) else value
+        values = whole.detach().cpu().contiguous()
         digest.update(f"{name} {values.dtype} {tuple(values.shape)}\n".encode())
         digest.update(values.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _whole(value: Tensor) -> Tensor:
-    return value.full_tensor() if isinstance(value, DTensor) else value

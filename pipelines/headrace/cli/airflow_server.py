@@ -74,11 +74,7 @@ def passwords_file(folder: Path) -> Path:
 
 
 def read_login(folder: Path) -> Credentials:
-    """Return the login that `make_login` created.
-
-    Raises:
-        UserError: There is none, or its file belongs to another account.
-    """
+    """Return the login that `make_login` made; raise UserError if it is missing or not readable."""
     file = passwords_file(folder)
     try:
         text = read_text(file)

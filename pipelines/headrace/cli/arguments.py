@@ -76,8 +76,7 @@ def a_run(help_: str, metavar: str | None = "RUN") -> Any:
 
 
 Recipe = Annotated[
-    str,
-    typer.Argument(help="Name of a recipe, or a YAML file.", autocompletion=recipes),
+    str, typer.Argument(help="Name of a recipe, or a YAML file.", autocompletion=recipes)
 ]
 Overrides = Annotated[
     list[str] | None,

@@ -12,7 +12,7 @@ from rich.filesize import decimal
 from headrace.cli.console import JsonOption, SiteOption, duration, tell, tell_json
 from headrace.cli.listing import ListColumn, tell_list
 from headrace.errors import UnknownNameError, UserError, nearest
-from headrace.files.tiers import TierRoom, folder_of, measure
+from headrace.files.tiers import folder_of, measure
 from headrace.recipe.load import load_site
 from headrace.recipe.site import Tier
 from headrace.staging import cache
@@ -50,7 +50,9 @@ def list_copies(site: SiteOption = "laptop", as_json: JsonOption = False) -> Non
         return
     tell_list(copies, _COLUMNS, _NONE, as_json=False)
     for room in rooms:
-        tell(_room_words(room))
+        budget = "" if room.budget_bytes is None else decimal(room.budget_bytes)
+        held = f"{decimal(room.held_bytes)} held{budget and f' of a budget of {budget}'}"
+        tell(f"{room.name}: {held}, room for {decimal(room.usable_bytes)} more  {room.folder}")
 
 
 @app.command()
@@ -132,12 +134,6 @@ def _chosen(tiers: Sequence[Tier], names: Sequence[str], every: bool) -> list[Ca
             raise UnknownNameError(f"No staged dataset is called '{name}'", nearest(name, known))
         chosen += [copy for copy in found if copy not in chosen]
     return chosen
-
-
-def _room_words(room: TierRoom) -> str:
-    budget = "" if room.budget_bytes is None else f" of a budget of {decimal(room.budget_bytes)}"
-    held, usable = decimal(room.held_bytes), decimal(room.usable_bytes)
-    return f"{room.name}: {held} held{budget}, room for {usable} more  {room.folder}"
 
 
 def _verified(copy: CachedCopy, damaged: Sequence[str]) -> str:

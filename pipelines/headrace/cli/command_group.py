@@ -37,10 +37,7 @@ class Command:
     def listed(self, name: str) -> TyperCommand:
         """Return the command as lists need it, without importing it."""
         return TyperCommand(
-            name=name,
-            help=self.summary,
-            rich_markup_mode=_MARKUP,
-            rich_help_panel=self.panel,
+            name=name, help=self.summary, rich_markup_mode=_MARKUP, rich_help_panel=self.panel
         )
 
     def loaded(self, name: str) -> Any:

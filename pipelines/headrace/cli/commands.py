@@ -24,10 +24,7 @@ _PANELS: dict[str, dict[str, tuple[str, str]]] = {
         "sweep": ("runs:sweep", "Run many trials of a recipe, by its suite and the arguments."),
         "evaluate": ("runs:evaluate", "Evaluate checkpoints of a run, also while it trains."),
         "resume": ("runs:resume", "Continue a run that was interrupted."),
-        "attach": (
-            "run_status:attach",
-            "Show a run live; Ctrl-C ends only this view.",
-        ),
+        "attach": ("run_status:attach", "Show a run live; Ctrl-C ends only this view."),
         "rerun": ("origins:rerun", "Run a run or a trial once more, from its record alone."),
         "package": ("origins:package", "Write a run as one file for another home."),
         "adopt": ("origins:adopt", "Enter the run of a package."),

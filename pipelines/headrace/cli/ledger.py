@@ -58,8 +58,7 @@ def migrate() -> None:
 def export(
     file: Annotated[Path, typer.Argument(help="File to write, .parquet or .csv.", dir_okay=False)],
     run: Annotated[
-        str,
-        typer.Option(help="Id of a run or suite; default: all.", autocompletion=arguments.runs),
+        str, typer.Option(help="Id of a run or suite; default: all.", autocompletion=arguments.runs)
     ] = "",
     since: SinceOption = "",
 ) -> None:

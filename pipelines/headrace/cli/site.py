@@ -54,10 +54,7 @@ def list_sites(as_json: JsonOption = False) -> None:
 
 
 @app.command()
-def show(
-    name: _Site,
-    as_json: JsonOption = False,
-) -> None:
+def show(name: _Site, as_json: JsonOption = False) -> None:
     """Show a site with all its defaults, and what recipes may name there.
 
     Example: headrace site show laptop

@@ -28,10 +28,9 @@ _current = threading.local()
 
 
 def dask_setup(worker: Any) -> None:
-    """Let the kernel end the worker with its host, even while the worker holds the GIL.
+    """End the worker with its host, even while it holds the GIL; Dask preloads this module.
 
-    Dask calls it before the worker starts, which preloads this module. Side effects: closes the
-    worker's port for pages, which has no pages and checks no key; sets the folders of builds.
+    Closes its port for pages, which has no pages and checks no key; sets the folders of builds.
     """
     die_with_parent()
     os.environ.update(build_environment())
@@ -39,10 +38,9 @@ def dask_setup(worker: Any) -> None:
 
 
 def wanted() -> bool:
-    """Whether the call that runs in this thread is still needed.
+    """Whether the call in this thread is still needed: always true outside of calls.
 
-    Long calls check every second or so; if false, they end their children and return: the step
-    was cancelled, or its driver has ended. Always true outside of calls.
+    Long calls check every second or so; if false, they end their children and return.
     """
     is_wanted: Callable[[], bool] = getattr(_current, "is_wanted", lambda: True)
     return is_wanted()

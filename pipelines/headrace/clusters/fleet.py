@@ -62,11 +62,7 @@ class Fleet(NodeCalls):
 
     @classmethod
     def open(cls, folder: LeaseFolder) -> Self:
-        """Connect to the lease.
-
-        Raises:
-            LeaseLostError: The lease is not ready or its scheduler does not answer.
-        """
+        """Connect to the lease; raise LeaseLostError if it is not ready or does not answer."""
         spec, info = lease_client.spec(folder), lease_client.info(folder)
         if info is None:
             raise LeaseLostError(f"Lease {folder.lease_id} is not ready")

@@ -94,11 +94,7 @@ class GangCluster:
         return f"; {', '.join(late)} reported and did not join" if late else ""
 
     def _blame_missing(self, role: Role, here: set[str]) -> str:
-        """Record the nodes whose workers have not joined, for the next lease to avoid them.
-
-        Returns:
-            The same for users; empty if the nodes are unknown.
-        """
+        """Record missing nodes, for the next lease to avoid; return them for users, if known."""
         system = system_of(role)
         nodes = system.job_nodes(os.environ) or self._reported_nodes(system.queue)
         missing = tuple(name for i, name in enumerate(nodes) if name_of(i) not in here)

@@ -114,14 +114,9 @@ class ReservationFile:
         return bool(found)
 
     def wait(self, folder: StepFolder, keep_on: Callable[[], bool]) -> tuple[str, ...]:
-        """Wait for the GPUs and return them.
+        """Wait for the GPUs and return them; raise StepCancelledError if `keep_on()` is false.
 
-        Args:
-            folder: Of the attempt that waits; its file `waits` holds the reason meanwhile.
-            keep_on: Called twice a second; whether the GPUs are still needed.
-
-        Raises:
-            StepCancelledError: The GPUs are not needed any more.
+        It is called twice a second. The file `waits` of the attempt in `folder` holds the reason.
         """
         written = ""
         try:
@@ -198,11 +193,7 @@ def _reservation_in(path: Path) -> GpuReservation | None:
 
 
 def _folder() -> Path:
-    """Return the folder of reservations; make it for all users if missing.
-
-    Raises:
-        LeaseError: The path is not a folder that all users may write to.
-    """
+    """Return the folder of reservations, made for all users; raise LeaseError if it is not."""
     folder = Path(os.environ.get(FOLDER) or _DEFAULT)
     with suppress(FileExistsError):
         folder.mkdir(parents=True)

@@ -26,13 +26,7 @@ from headrace.clusters.local import end_marked
 from headrace.clusters.services import Services
 from headrace.clusters.step_drivers import Drivers, publish_steps
 from headrace.errors import HeadraceError, SilentError
-from headrace.files.atomic import (
-    is_there,
-    read_record,
-    read_text,
-    write_if_possible,
-    write_record,
-)
+from headrace.files.atomic import is_there, read_record, read_text, write_if_possible, write_record
 from headrace.files.layout import LeaseFolder
 from headrace.files.machine import storage_error
 from headrace.processes.identity import ProcessIdentity, set_name, tell_children
@@ -185,12 +179,8 @@ class Host:
                 logger.info("Closing: %s", reason)
                 self._announce_closing(reason)
                 return reason
-            await asyncio.sleep(self._tick_s())
-
-    def _tick_s(self) -> float:
-        """Return a short pause soon after the start, or a step's begin or end; else a long one."""
-        is_soon = time.monotonic() - self._changed_s < _SOON_S
-        return _SOON_TICK_S if is_soon else _TICK_S
+            is_soon = time.monotonic() - self._changed_s < _SOON_S
+            await asyncio.sleep(_SOON_TICK_S if is_soon else _TICK_S)
 
     def _publish(self, cluster: OpenCluster) -> None:
         info = LeaseInfo(

@@ -77,11 +77,7 @@ def start(
 
 
 def spec(folder: LeaseFolder) -> LeaseSpec:
-    """Return what was asked for.
-
-    Raises:
-        UnknownNameError: The lease does not exist.
-    """
+    """Return what was asked for; raise UnknownNameError if the lease does not exist."""
     found = read_record(folder.spec, LeaseSpec)
     return LeaseFiles(folder=folder, records={LeaseSpec: found}).spec
 

@@ -21,13 +21,7 @@ from headrace.clusters.lease_records import (
 )
 from headrace.clusters.lifetime import BY_SIGNAL
 from headrace.errors import StepError, UnknownNameError
-from headrace.files.atomic import (
-    is_there,
-    names_in,
-    read_record,
-    read_text,
-    write_text,
-)
+from headrace.files.atomic import is_there, names_in, read_record, read_text, write_text
 from headrace.files.layout import LeaseFolder
 from headrace.files.locks import locked_at_once
 from headrace.record import Record
@@ -127,11 +121,7 @@ class LeaseFiles:
         return replace(self, records={**self.records, Ending: ending})
 
     def get(self, kind: type[Kind]) -> Kind | None:
-        """Return the content of a file, or None if it is not there.
-
-        Raises:
-            StepError: It is damaged, or of another release; OSError if it cannot be read.
-        """
+        """Return a file's content, None if absent; raise StepError or OSError if it is unusable."""
         found = self.records.get(kind)
         if isinstance(found, Exception):
             raise found
@@ -139,11 +129,7 @@ class LeaseFiles:
 
     @property
     def spec(self) -> LeaseSpec:
-        """What was asked for.
-
-        Raises:
-            UnknownNameError: The lease does not exist.
-        """
+        """What was asked for; raise UnknownNameError if the lease does not exist."""
         found = self.get(LeaseSpec)
         if found is None:
             where = self.folder.path.parent

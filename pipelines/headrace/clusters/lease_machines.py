@@ -14,26 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.batch.job_records import (
-    JobSpec,
-    JobState,
-    JobStatus,
-    JobView,
-    end_of,
-    overdue_view,
-    put_back,
-    put_back_view,
-    queue_log,
-    view_of,
-    with_log,
-)
-from headrace.batch.queue_state import (
-    JobRecord,
-    current_status,
-    final_status,
-    intent_of,
-    job_status,
-)
+from headrace.batch import job_records, queue_state
+from headrace.batch.job_records import JobSpec, JobState, JobStatus, JobView, end_of
+from headrace.batch.queue_state import JobRecord
 from headrace.batch.submission_gate import SubmissionGate, recovered
 from headrace.batch.system import BatchSystem, system_of
 from headrace.clusters.lease_records import AvoidedNode, BadNodes, LeaseSpec, PoolRecord, job_name
@@ -94,8 +77,8 @@ def job_of(folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:
     if record is None:
         return None
     system = system_of(spec.role)
-    found = job_status(system, folder.path.parent, record, spec.role.batch.poll)
-    return overdue(found, folder, spec, system.name) or view_of(found, system.name)
+    found = queue_state.job_status(system, folder.path.parent, record, spec.role.batch.poll)
+    return overdue(found, folder, spec, system.name) or job_records.view_of(found, system.name)
 
 
 def cause(folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:
@@ -107,7 +90,7 @@ def cause(folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:
     if record is None:
         return None
     system = system_of(spec.role)
-    known = job_status(system, folder.path.parent, record, 0.0)
+    known = queue_state.job_status(system, folder.path.parent, record, 0.0)
     late = overdue(known, folder, spec, system.name)
     return late or _ended(system, record, folder)
 
@@ -122,11 +105,7 @@ def find_job(folder: LeaseFolder, spec: LeaseSpec) -> str:
 
 
 def end_leftovers(folder: LeaseFolder, spec: LeaseSpec) -> int:
-    """End all processes and jobs of a lease except this one; return their number.
-
-    Raises:
-        BatchError: The batch system does not answer, or a job does not end.
-    """
+    """End all of a lease but this process; return how many; raise BatchError if some stay."""
     if spec.role.is_here:
         return end_marked(folder)
     system = system_of(spec.role)
@@ -145,22 +124,23 @@ def overdue(found: JobStatus, folder: LeaseFolder, spec: LeaseSpec, system: str)
     since = found.running_since
     if is_there(folder.host) or since is None or found.seen_at - since < timeout_s:
         return None
-    return overdue_view(found, system, timeout_s)
+    return job_records.overdue_view(found, system, timeout_s)
 
 
 def _ended(system: BatchSystem, record: JobRecord, folder: LeaseFolder) -> JobView | None:
     """Return how the job ended, from queue, accounting and log; None if its end is not reported."""
-    found = _with_accounting(system, current_status(system, record))
-    if put_back(found, has_started=is_there(folder.host)):
-        return put_back_view(found, system.name)
+    found = _with_accounting(system, queue_state.current_status(system, record))
+    if job_records.put_back(found, has_started=is_there(folder.host)):
+        return job_records.put_back_view(found, system.name)
     if not found.state.is_final or found.state is JobState.UNKNOWN:
-        ended = final_status(system, record, _ENDING_S)
+        ended = queue_state.final_status(system, record, _ENDING_S)
         if ended is None:
             return None
         found = _with_accounting(system, ended)
     if found.state in (JobState.COMPLETED, JobState.UNKNOWN):
         return None
-    view = view_of(with_log(found, end_of(folder.log, _LOG_BYTES)), system.name)
+    explained = job_records.with_log(found, end_of(folder.log, _LOG_BYTES))
+    view = job_records.view_of(explained, system.name)
     symptom = symptom_of(folder)
     if symptom is None or found.state is not JobState.FAILED:
         return view
@@ -197,7 +177,7 @@ def end_node_jobs(system: BatchSystem, folder: LeaseFolder, grace_s: float) -> i
 def _end_job(system: BatchSystem, folder: LeaseFolder, grace_s: float) -> int:
     """End the job that holds the lease's host; see `end_node_jobs`."""
     job_ids = _recorded([folder.job])
-    if not job_ids and intent_of(folder.job).exists():
+    if not job_ids and queue_state.intent_of(folder.job).exists():
         job_ids = {each.job_id for each in system.find(job_name(folder))}
     return _end(system, sorted(job_ids), grace_s)
 
@@ -358,7 +338,8 @@ def log_file(folder: LeaseFolder, serial: int) -> Path:
 def last_words(folder: LeaseFolder, serial: int) -> str:
     """Return the last lines of a job, else of the batch system's log of it; empty without any."""
     log = log_file(folder, serial)
-    text = end_of(log, _TAIL_BYTES) or end_of(Path(queue_log(str(log))), _TAIL_BYTES)
+    of_queue = Path(job_records.queue_log(str(log)))
+    text = end_of(log, _TAIL_BYTES) or end_of(of_queue, _TAIL_BYTES)
     return "\n".join(text.splitlines()[-_TAIL_LINES:])
 
 

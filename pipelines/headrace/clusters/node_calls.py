@@ -57,34 +57,25 @@ class Node:
 
 
 class NodeCalls(Protocol):
-    """Calls on nodes.
-
-    Attributes:
-        role: The role of the lease: nodes, threads, timeouts.
-    """
+    """Calls on nodes."""
 
     role: Role
+    """The role of the lease: nodes, threads, timeouts."""
 
     def nodes(
         self, count: int, timeout_s: float, *, check: Callable[[], None] = no_check
     ) -> tuple[Node, ...]:
         """Return exactly `count` nodes in order of their names; a pool grows to that number.
 
-        Args:
-            count: Number of nodes.
-            timeout_s: Longest wait, without the time of jobs in a queue.
-            check: Called about twice a second; raises to end the wait.
+        Waits up to `timeout_s`, without the time of jobs in a queue. `check` is called about twice
+        a second, and raises to end the wait.
 
         Raises:
             LeaseError: The lease cannot have `count` nodes, or they did not join in time.
         """
 
     def call(self, node: Node, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Run a short call on a node, even while a long one occupies it.
-
-        Raises:
-            WorkerLostError: The node's worker died.
-        """
+        """Run a short call beside a long one; raise WorkerLostError if the node's worker died."""
 
     def on_nodes(
         self,
@@ -97,12 +88,8 @@ class NodeCalls(Protocol):
         """Run one call on each node, all at once; each occupies its node.
 
         A call checks `cancellable_call.wanted`, and is killed if it continues when that is false.
-
-        Args:
-            function: Function of a module that the nodes can import.
-            arguments: Arguments of each call, one tuple per node.
-            nodes: Nodes, in the order of the results.
-            check: Called about twice a second; raises to cancel.
+        `function` is of a module that nodes can import, `arguments` has a tuple per node, in the
+        order of `nodes` and results. `check` is called about twice a second, and raises to cancel.
 
         Raises:
             WorkerLostError: A worker died; no call is retried.
@@ -112,12 +99,10 @@ class NodeCalls(Protocol):
     def beside(
         self, function: Callable[..., object], arguments: Arguments, nodes: Sequence[Node]
     ) -> AbstractContextManager[Callable[[int], bool]]:
-        """Run calls as `on_nodes` while the block runs; its end cancels them.
+        """Run calls as `on_nodes` while the block runs; its end cancels them without a wait.
 
-        Their ends are not awaited, and their errors stay in the nodes' logs.
-
-        Yields:
-            Whether the call on a node, by its index in `nodes`, has ended, or its worker is lost.
+        Errors stay in the nodes' logs. Yields whether the call on a node, by its index in `nodes`,
+        has ended, or its worker is lost.
         """
 
     def map(
@@ -130,17 +115,9 @@ class NodeCalls(Protocol):
     ) -> Iterator[tuple[int, Result]]:
         """Run `function` on every item, spread over all nodes; a pool grows as needed.
 
-        Only a few items per thread are submitted at a time, however long the list is.
-
-        Args:
-            function: As for `on_nodes`.
-            items: One argument each.
-            check: Called about twice a second; raises to cancel.
-            left_s: Returns the seconds that are left; no item begins that may take longer, by the
-                longest one so far.
-
-        Yields:
-            `(index, result)`, in the order of completion.
+        Only a few items per thread are submitted at a time. `function` and `check` are as for
+        `on_nodes`. No item begins that may take longer, by the longest one so far, than `left_s()`.
+        Yields `(index, result)` in the order of completion.
 
         Raises:
             LeaseEndsError: Items are left that take longer.

@@ -114,11 +114,7 @@ class NodePool(JobQueueCluster):  # type: ignore[misc]
 
 
 async def open_pool(folder: LeaseFolder, spec: LeaseSpec) -> NodePool:
-    """Open a pool without nodes, in the host process.
-
-    Side effects: sets Dask's configuration; writes key, certificate and scheduler file into the
-    lease's folder.
-    """
+    """Open a pool without nodes, in its host process; writes the lease's keys, scheduler file."""
     configure(spec)
     cluster: NodePool = await NodePool(folder, spec)
     return cluster

@@ -31,11 +31,7 @@ class Services:
         self._group = ChildGroup(())
 
     async def start(self) -> None:
-        """Start them all, and wait until each accepts connections.
-
-        Raises:
-            LeaseError: A service ended, or accepts no connection in time.
-        """
+        """Start them all; raise LeaseError if one ends, or accepts no connection in time."""
         from headrace.clusters.scheduler import address  # Dask takes time to import
 
         if not (services := (role := self._spec.role).services):

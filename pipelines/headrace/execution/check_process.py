@@ -46,11 +46,7 @@ _OUT_OF_BOUNDS = re.compile(r"Target -?\d+ is out of bounds")
 
 
 class _Check:
-    """The check of the recipe of a launch.
-
-    Attributes:
-        found: What was found so far.
-    """
+    """The check of the recipe of a launch; `found` is what was found so far."""
 
     def __init__(self, node: NodeReady) -> None:
         self._node, self._run = node, RunFolder(Path(node.launch.run_folder))

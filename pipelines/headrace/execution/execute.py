@@ -52,9 +52,7 @@ def execute(run: Run, tick: Tick, *, waits_for_storage: bool = False) -> StepRes
 
     `tick` is called a few times a second while something is waited for; it may raise to stop. With
     `waits_for_storage` a folder that cannot be used, but is not full, is waited for.
-
-    Returns:
-        The result of the step that failed, or None when all succeeded.
+    Returns the result of the step that failed, or None when all succeeded.
 
     Raises:
         LeaseError: No lease could be opened.

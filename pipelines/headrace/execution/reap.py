@@ -62,7 +62,9 @@ def reap(
         try:
             run = run_of_record(record)
         except HeadraceError as error:
-            _write_off(record, error)
+            for attempt in open_ledger().attempts(record.run_id):
+                record_lost(attempt, error.what)
+            open_ledger().finish_run(record.run_id, StepState.LOST, time.time(), {})
             done.append(f"run {record.run_id}: recorded as lost: {error.what}")
             continue
         state = StepState.LOST if owner_is_gone(record.owner) else owner_ended(record)
@@ -91,12 +93,6 @@ def reap(
 def going_on() -> tuple[RunRecord, ...]:
     """The runs that have not ended, the newest first."""
     return open_ledger().runs(limit=_MOST_RUNS, states=(StepState.RUNNING,))
-
-
-def _write_off(record: RunRecord, error: HeadraceError) -> None:
-    for attempt in open_ledger().attempts(record.run_id):
-        record_lost(attempt, error.what)
-    open_ledger().finish_run(record.run_id, StepState.LOST, time.time(), {})
 
 
 def end_run(run: Run, state: StepState, reason: str = ABANDONED) -> None:
@@ -153,13 +149,10 @@ def close_lease(folder: LeaseFolder, by: Actor, grace_s: float, reason: str = ""
 
 
 def adopt(site: SiteFolder) -> tuple[str, ...]:
-    """Enter the runs and open leases of a site that the ledger does not know, from their files.
+    """Enter runs and open leases of a site that the ledger does not know, from their files.
 
-    Runs come with all their leases and steps, also the ended ones: the same request goes on where
-    they are. Only the ledger is changed; a second call finds nothing more.
-
-    Returns:
-        One line for each open lease that was unknown, and for each run without any.
+    A run comes with all its leases and steps. Only the ledger is changed; a second call finds
+    nothing more. Returns a line for each unknown open lease, and for each run without any.
     """
     by_run: dict[str, list[LeaseFolder]] = defaultdict(list)
     for folder in folders(site):
@@ -178,21 +171,15 @@ def _adopt(site: SiteFolder, run_id: str, found: Sequence[LeaseFolder]) -> Itera
     except HeadraceError as error:
         yield from (f"lease {folder.lease_id}: left alone: {error.what}" for folder in new)
         return
-    jobs = {folder.lease_id: _job_of(folder) for folder in new}
+    jobs = {each: lease_machines.find_job(each, lease_client.spec(each)) for each in new}
     for folder in sorted(found, key=lambda each: each.spec.stat().st_mtime):
         enter_lease(folder)
     for folder in new:
         state = LeaseFiles.read(folder).state()
-        job = jobs[folder.lease_id]
+        job = jobs[folder]
         yield f"lease {folder.lease_id}: {state.value}{f', {job}' if job else ''}, run {run_id}"
     if not new:
         yield _without_lease(run)
-
-
-def _job_of(folder: LeaseFolder) -> str:
-    """Return the lease's job id as users know it, or an empty string if it has no job."""
-    spec = lease_client.spec(folder)
-    return lease_machines.find_job(folder, spec)
 
 
 def _without_lease(run: Run) -> str:

@@ -57,13 +57,8 @@ def take_over_changed(
     """Open a run under a new owner, to go on with it on other machines.
 
     What still runs of it ends first: it has the old numbers. Steps that have succeeded stay.
-
-    Args:
-        run_id: The run.
-        owner: Its owner from now on.
-        overrides: `key=value` for `CHANGEABLE` keys of its recipe.
-        site: Name or file of a site with the same folder; empty for its own, as it was.
-        new_code: Whether the run gets its code as it is now.
+    `overrides` are `key=value` for `CHANGEABLE` keys. `site` has the same folder; empty for its
+    own, as it was. With `new_code` the run gets its code as it is now.
 
     Raises:
         RecipeError: An override changes the run's outcome, or cannot be used.

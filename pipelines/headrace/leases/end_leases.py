@@ -80,12 +80,9 @@ def try_finalize(run: Run, record: LeaseRecord, reason: str) -> bool:
 
 
 def finalize_ended(site_name: str | None = None) -> list[str]:
-    """Finalize open leases, of a site or of all, that have ended or have no owner.
+    """Finalize open leases, of a site or of all, that have ended or have no owner; a line for each.
 
     Any number of processes may do so at once: the first one that records an end is believed.
-
-    Returns:
-        One line for each finalized lease.
     """
     done, known = [], []
     active = open_ledger().active_leases(site_name)

@@ -8,17 +8,10 @@ from collections.abc import Collection
 from contextlib import suppress
 from functools import partial
 
+from headrace import errors
 from headrace.clusters import lease_client, lease_machines
 from headrace.clusters.lease_files import sure_state
 from headrace.clusters.lease_records import LeaseSpec, shown
-from headrace.errors import (
-    BatchError,
-    CapacityError,
-    EndedRunError,
-    HeadraceError,
-    JobRefusedError,
-    OwnLeasesError,
-)
 from headrace.files.atomic import is_there, read_record, tolerating_storage
 from headrace.leases.end_leases import cancel_steps, finalize, finalize_ended, try_finalize
 from headrace.ledger.ledger import open_ledger
@@ -55,7 +48,7 @@ def acquire(run: Run, role_name: str, ahead: Collection[str] = ()) -> str:
     state = open_ledger().run(run.run_id).state
     if state.is_final:
         hint = f"Go on with it: headrace resume {run.run_id}, or clear its task in Airflow."
-        raise EndedRunError(f"Run {run.run_id} is {state.value}: it gets no machines", hint)
+        raise errors.EndedRunError(f"Run {run.run_id} is {state.value}: it gets no machines", hint)
     lease_id = _entered(run, role_name, waits=True)
     for other in ahead:
         _open_ahead(run, other)
@@ -93,7 +86,7 @@ def _open_ahead(run: Run, role_name: str) -> None:
         return
     try:
         _start(run, role_name, _entered(run, role_name, waits=False))
-    except HeadraceError as error:
+    except errors.HeadraceError as error:
         logger.info("The lease of role %s is asked for again later: %s", role_name, error)
 
 
@@ -103,16 +96,16 @@ def _enter(run: Run, record: LeaseRecord, *, waits: bool) -> None:
     ask = partial(
         open_ledger().add_lease, record, limits.max_leases, limits.leases_user, waits=waits
     )
-    with suppress(CapacityError):
+    with suppress(errors.CapacityError):
         ask()
         return
     finalize_ended(run.site.name)
     try:
         ask()
-    except OwnLeasesError:
+    except errors.OwnLeasesError:
         raise
-    except CapacityError as error:
-        raise CapacityError(why_no_room(run) or error.what) from None
+    except errors.CapacityError as error:
+        raise errors.CapacityError(why_no_room(run) or error.what) from None
 
 
 def _ask_queues(run: Run, record: LeaseRecord) -> None:
@@ -124,11 +117,11 @@ def _ask_queues(run: Run, record: LeaseRecord) -> None:
         try:
             spec = _spec(run, role_name, f"{run.run_id}-{role_name}-1")
             why = lease_machines.refusal(run.lease_folder(spec.lease_id), spec)
-        except BatchError as error:
+        except errors.BatchError as error:
             logger.info("Role %s was not asked for beforehand: %s", role_name, error.what)
             continue
         if why:
-            refused = JobRefusedError(
+            refused = errors.JobRefusedError(
                 f"The jobs of role {role_name} can never start. {why}",
                 f"Correct the role in site {run.site.name}; `headrace site check` looks at it.",
             )
@@ -162,10 +155,8 @@ def note_ready(run: Run, lease_id: str) -> None:
 def release(run: Run, role_name: str, reason: str, *, wait: bool = True) -> bool:
     """Close the run's lease of this role and record it; harmless when there is none.
 
-    A step that still runs on it is cancelled: it has no owner any more.
-
-    Returns:
-        Whether nothing is left to do; without `wait`, not while the lease's host closes it.
+    A step that still runs on it is cancelled: it has no owner any more. Returns whether nothing
+    is left to do; without `wait`, not while the lease's host closes it.
     """
     record = open_ledger().latest_lease(lease_key(run, role_name))
     if record is None or not record.state.is_active:

@@ -19,8 +19,7 @@ def main(arguments: Sequence[str]) -> None:
     """
     if arguments[:1] != ["--"] or len(arguments) < 2:
         raise UserError(
-            f"No command in {list(arguments)}",
-            "Call python -m headrace.processes -- COMMAND…",
+            f"No command in {list(arguments)}", "Call python -m headrace.processes -- COMMAND…"
         )
     die_with_parent()
     take_part()

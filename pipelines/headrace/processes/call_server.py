@@ -18,14 +18,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
-from headrace.errors import (
-    HeadraceError,
-    MemoryExhaustedError,
-    StepCancelledError,
-    StepError,
-    UserCodeError,
-    WorkerLostError,
-)
+from headrace import errors
 from headrace.processes.children import GRACE_S, Child, ChildEnd, ChildGroup, Process
 from headrace.processes.identity import take_input
 
@@ -68,7 +61,7 @@ class CallServer:
         finally:
             self._lock.release()
         if answer is None:
-            raise WorkerLostError(
+            raise errors.WorkerLostError(
                 f"{child.name} ended before its first answer", f"See {child.log}."
             )
         value, error = answer
@@ -125,9 +118,9 @@ class CallServer:
         return end
 
 
-def _lost(end: ChildEnd) -> HeadraceError:
+def _lost(end: ChildEnd) -> errors.HeadraceError:
     """Return the error for a process that ended instead of answering."""
-    kind = MemoryExhaustedError if end.out_of_memory else WorkerLostError
+    kind = errors.MemoryExhaustedError if end.out_of_memory else errors.WorkerLostError
     is_unclear = end.code == -signal.SIGKILL and not end.out_of_memory
     more = " It may need more memory than the node has." if is_unclear else ""
     hint = f"{end.advice}See {end.log}.{more}\n{end.last_words}"
@@ -156,12 +149,12 @@ def _answered(answer: Callable[[Any], object], request: object) -> _Answer:
         return None, _sendable(error)
 
 
-def _left(error: SystemExit | KeyboardInterrupt) -> UserCodeError:
+def _left(error: SystemExit | KeyboardInterrupt) -> errors.UserCodeError:
     trace = traceback.extract_tb(error.__traceback__)[-1]
     act = (
         f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else f"raised {error!r}"
     )
-    return UserCodeError(
+    return errors.UserCodeError(
         f"{trace.name} in {trace.filename}, line {trace.lineno}, {act}",
         "Raise an error of your own instead, or return.",
         trace="".join(traceback.format_exception(error)),
@@ -170,10 +163,10 @@ def _left(error: SystemExit | KeyboardInterrupt) -> UserCodeError:
 
 def _sendable(error: Exception) -> Exception:
     """Return the error, with its trace unless it is headrace's own."""
-    if isinstance(error, HeadraceError):
+    if isinstance(error, errors.HeadraceError):
         return error
     trace = "".join(traceback.format_exception(error))
-    substitute = StepError(f"{type(error).__name__}: {error}", trace)
+    substitute = errors.StepError(f"{type(error).__name__}: {error}", trace)
     if not hasattr(error, "add_note"):  # before Python 3.11
         return substitute
     error.add_note(f"In the process that raised it:\n{trace}")
@@ -186,4 +179,4 @@ def _sendable(error: Exception) -> Exception:
 
 def _check(keep_on: Callable[[], bool]) -> None:
     if not keep_on():
-        raise StepCancelledError("The step was cancelled, or its driver has gone")
+        raise errors.StepCancelledError("The step was cancelled, or its driver has gone")

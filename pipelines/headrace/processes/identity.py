@@ -65,12 +65,9 @@ class ProcessIdentity(BaseModel):
 
 
 def _process_state(pid: int) -> tuple[float, bool]:
-    """Return when a process has started, and whether it has ended (`proc_pid_stat(5)`).
+    """Return when a process started, and whether it has ended (`proc_pid_stat(5)`).
 
-    psutil gives the start as a time of day, which moves when the clock is set.
-
-    Raises:
-        ProcessLookupError: The process does not exist.
+    psutil's time of day moves when the clock is set. Raises ProcessLookupError.
     """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
@@ -81,11 +78,7 @@ def _process_state(pid: int) -> tuple[float, bool]:
 
 
 def die_with_parent(sig: signal.Signals = signal.SIGKILL) -> None:
-    """Ask the kernel to end this process when the thread that started it ends (Linux).
-
-    Raises:
-        LeaseLostError: The parent was gone before the request was in place.
-    """
+    """End with the thread that started this process (Linux); raise LeaseLostError if it is gone."""
     parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(sig), 0, 0, 0)
     # process 1 adopts orphans; in a container it may be the real parent, and says so

@@ -87,11 +87,7 @@ class Backend(Generic[RoleType]):
 
     @classmethod
     def check_role(cls, role: RoleType) -> None:
-        """Refuse other keys that contradict each other in a role of this backend.
-
-        Raises:
-            ValueError: Which keys, and what to write.
-        """
+        """Raise ValueError for keys that contradict each other in a role of this backend."""
 
     @classmethod
     def connect(cls, role: RoleType, timeout_s: float) -> Any:
@@ -167,10 +163,7 @@ def option_blocks() -> Mapping[str, type[Record]]:
 def refused(key: str, options: Iterable[str], reasons: Mapping[str, str]) -> Problems:
     """Yield why options are malformed, or set by headrace or another key.
 
-    Args:
-        key: Key of the site that holds them, for users.
-        options: Options as the site has them.
-        reasons: Why options are refused, by their names, as `-q, --queue`.
+    `key` of the site holds them; `reasons` are by the names of options, as `-q, --queue`.
     """
     for option in options:
         found = re.match(r"--[A-Za-z][\w-]*|-[A-Za-z]", option)
@@ -183,11 +176,7 @@ def refused(key: str, options: Iterable[str], reasons: Mapping[str, str]) -> Pro
 
 
 def known(name: str) -> str:
-    """Return the name of a backend.
-
-    Raises:
-        ValueError: The backend does not exist.
-    """
+    """Return the name of a backend; raise ValueError if it does not exist."""
     try:
         backend_of(name)
     except SiteError as error:

@@ -59,11 +59,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """Return the plain values that `to_json` was given.
-
-    Raises:
-        ValueError: The value of `PAIRS` is not a list of pairs, or has a key twice.
-    """
+    """Return the plain values of `to_json`; raise ValueError for wrong pairs, or a key twice."""
     if isinstance(value, list | tuple):
         return [from_json(each) for each in value]
     if not isinstance(value, Mapping):
@@ -78,11 +74,7 @@ def from_json(value: Any) -> Any:
 
 
 def unique(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
-    """Return a mapping of pairs.
-
-    Raises:
-        ValueError: A key is there twice, as `1`, `1.0` and `true` are one key.
-    """
+    """Return a mapping of pairs; raise ValueError for a key twice: `1`, `1.0`, `true` are one."""
     content: dict[Any, Any] = {}
     for key, value in pairs:
         if key in content:

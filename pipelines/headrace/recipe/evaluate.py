@@ -116,11 +116,7 @@ class EvaluateSpec(Settings):
                 yield f"{key} has {', '.join(twice)} again: leave it out there"
 
     def check_bounds(self) -> None:
-        """Refuse bounds of metrics that there are not, and names that the task has itself.
-
-        Raises:
-            RecipeError: A name in `metrics`, `min_metrics` or `max_metrics`.
-        """
+        """Raise RecipeError for bounds of metrics that do not exist, and names the task has."""
         higher = _HIGHER_IS_BETTER.get(self.task, ())
         lower = _LOWER_IS_BETTER.get(self.task, ())
         for name in self.metrics:

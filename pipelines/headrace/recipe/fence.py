@@ -55,15 +55,11 @@ _Place = tuple[str, str, tuple[str, ...]]
 
 
 def opened(site: Site, *, is_from_terminal: bool) -> Site:
-    """Return the site with what this requester may use.
+    """Return the site, as written `for_user`, with what this requester may use.
 
     A terminal whose work runs as the same account may use every place and all code that the account
     can reach. Every other door, and submission as another account, has the site's own lists, its
     datasets and the samples of examples.
-
-    Args:
-        site: The site as written, `for_user`.
-        is_from_terminal: Whether the requester has the shell of this account.
     """
     if is_from_terminal and not other_account(site):
         return site.model_copy(update={"is_fenced": False})

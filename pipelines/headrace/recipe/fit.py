@@ -41,12 +41,7 @@ def check_packing(recipe: Recipe, site: Site) -> None:
 
 
 def check_role(recipe: Recipe, site: Site) -> None:
-    """Refuse a role that the site does not have, or more nodes than it has.
-
-    Raises:
-        SiteError: The site lacks the role.
-        RecipeError: It has too few nodes.
-    """
+    """Raise SiteError if the site lacks the role, RecipeError if that has too few nodes."""
     check_nodes(recipe, _role(recipe, site, "train.role", recipe.train.role))
 
 

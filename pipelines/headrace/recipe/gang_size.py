@@ -50,11 +50,7 @@ def narrowed(recipe: Recipe, site: Site) -> Site:
 
 
 def check_nodes(recipe: Recipe, role: Role) -> None:
-    """Refuse a recipe that asks for more nodes, or processes on each, than the role has room for.
-
-    Raises:
-        RecipeError: It does.
-    """
+    """Raise RecipeError for more nodes, or processes on each, than the role has room for."""
     nodes, ranks = gang_size(recipe, role)
     at_once = recipe.suite.trials_per_node if recipe.suite else None
     name, room = recipe.train.role, _EACH_CPU * _num_cpus(role)
@@ -88,11 +84,7 @@ def _num_cpus(role: Role) -> int:
 
 
 def check_global_batch(global_batch_size: int, world_size: int, accumulate: int = 1) -> None:
-    """Make sure that the batches of an optimizer step can be shared equally.
-
-    Raises:
-        UserError: They cannot; names the nearest sizes that can.
-    """
+    """Raise UserError, with the nearest valid sizes, if ranks cannot share a batch equally."""
     rest = global_batch_size % (world_size * accumulate)
     if rest == 0:
         return

@@ -26,11 +26,7 @@ def matcher(globs: Sequence[str]) -> Callable[[str], bool]:
 
 
 def any_of(globs: Sequence[str]) -> Callable[[str], bool]:
-    """Return a function that tests whether a path matches one of the globs.
-
-    Raises:
-        ValueError: A glob is malformed.
-    """
+    """Return a test whether a path matches one of the globs; raise ValueError if malformed."""
     regexes = ("".join(map(_regex, _PARTS.split(glob))) for glob in globs)
     pattern = rf"\A(?i:{'|'.join(regexes)})\z"
     try:

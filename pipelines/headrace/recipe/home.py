@@ -14,11 +14,7 @@ def home() -> Path:
 
 
 def expanded(folder: str) -> Path:
-    """Return the absolute path of a folder, with the home folder in place of `~`.
-
-    Raises:
-        SiteError: `~` stands for no folder.
-    """
+    """Return a folder's absolute path without `~`; raise SiteError if `~` stands for no folder."""
     try:
         return Path(folder).expanduser().absolute()
     except RuntimeError:

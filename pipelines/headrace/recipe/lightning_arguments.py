@@ -104,11 +104,7 @@ def is_lightnings(target: object) -> bool:
 
 
 def check_arguments(given: Mapping[str, object]) -> None:
-    """Refuse values that Lightning's Trainer refuses or that make no training.
-
-    Raises:
-        ValueError: The first of them, and what is valid.
-    """
+    """Raise ValueError for the first value that the Trainer refuses or that makes no training."""
     for name in given.keys() & _TYPES.keys():
         try:
             _Arguments.model_validate({name: given[name]})

@@ -89,14 +89,11 @@ def _written(file: str) -> Mapping[str, Any]:
 
 
 def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
-    """Load and validate a recipe.
+    """Load and validate a recipe, by its name or the path of a YAML file or a run's `recipe.json`.
 
-    Args:
-        name_or_path: Name of a recipe, or the path of a YAML file or of a run's `recipe.json`.
-        overrides: `key=value` with dotted keys, as in `trainer.max_epochs=3`. As in Hydra,
-            `+key=value` adds a key that must not be there, `~key` takes one out that must.
-
-    The folder of the file is added to `code` if targets need modules there.
+    `overrides` are `key=value` with dotted keys, as in `trainer.max_epochs=3`. As in Hydra,
+    `+key=value` adds a key that must not be there, `~key` takes one out that must. The folder of
+    the file is added to `code` if targets need modules there.
 
     Raises:
         RecipeError: No such recipe, a wrong key or a wrong value.

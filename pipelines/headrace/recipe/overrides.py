@@ -61,11 +61,7 @@ class Override(NamedTuple):
 
 
 def apply(config: Any, change: Override) -> None:
-    """Apply an override to an OmegaConf configuration, in place.
-
-    Raises:
-        RecipeError: Its key is malformed, or it does not fit the configuration.
-    """
+    """Apply an override to an OmegaConf configuration, in place; raise RecipeError if unfit."""
     sign, key, value = change
     parts = key_parts(key)
     path, above = ".".join(parts), ".".join(parts[:-1])
@@ -260,11 +256,7 @@ def _of_node(node: Any) -> Any:
 
 
 def parts_of(text: str) -> tuple[str, str, str]:
-    """Return sign, key and value of an override, as they are written.
-
-    Raises:
-        RecipeError: It is malformed.
-    """
+    """Return sign, key and value as they are written; raise RecipeError if malformed."""
     sign = next((each for each in _SIGNS if text.startswith(each)), "")
     key, equals, value = text.removeprefix(sign).partition("=")
     if bool(equals) == (sign == "~") or not key:
@@ -277,11 +269,7 @@ def parts_of(text: str) -> tuple[str, str, str]:
 
 
 def check_size(overrides: Sequence[str]) -> None:
-    """Refuse overrides beyond the limits of a request.
-
-    Raises:
-        RecipeError: They are too many or too long.
-    """
+    """Raise RecipeError for overrides beyond the limits of a request: too many or too long."""
     num_values = sum(len(_BEFORE_VALUES.findall(text)) for text in overrides)
     for what, count, most in (
         ("characters", sum(map(len, overrides)), MAX_CHARS),

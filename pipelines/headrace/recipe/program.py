@@ -32,11 +32,7 @@ def with_files(command: Sequence[JsonValue]) -> tuple[JsonValue, ...]:
 
 
 def check_program(recipe: Recipe, site: Site, role: Role) -> None:
-    """Refuse a script, module or program that is missing, as far as this machine can tell.
-
-    Raises:
-        RecipeError: It is missing.
-    """
+    """Raise RecipeError if the script, module or program is missing, as far as is known here."""
     train, is_known = recipe.train, role.is_here
     if train.script is not None:
         script, shared = (Path(each).expanduser() for each in (train.script, site.folder))

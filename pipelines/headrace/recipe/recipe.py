@@ -185,11 +185,7 @@ class Recipe(Settings):
 
     @property
     def named_dataset(self) -> DatasetSpec:
-        """The dataset.
-
-        Raises:
-            RecipeError: The recipe has no dataset.
-        """
+        """The dataset; raise RecipeError if the recipe has none."""
         if self.dataset is None:
             raise RecipeError(
                 f"Recipe '{self.name}' has no 'dataset': its own code brings the data",

@@ -25,10 +25,7 @@ _NOT_ONE_STEP = (
 def shortened(recipe: Recipe, num_ranks: int, device: str) -> Recipe:
     """Return a resolved recipe that trains on one rank, and writes below its run's folder only.
 
-    Args:
-        recipe: The recipe.
-        num_ranks: Ranks that would train.
-        device: `cpu`, or `cuda` if this machine has a GPU.
+    `num_ranks` would train; `device` is `cpu`, or `cuda` if this machine has a GPU.
     """
     data, trainer = recipe.data, recipe.trainer
     only_gpus = trainer.precision.startswith(("16", "transformer"))

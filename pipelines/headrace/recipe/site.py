@@ -212,11 +212,7 @@ class Role(Settings):
 
     @property
     def lifetime_s(self) -> float:
-        """`lifetime` in seconds.
-
-        Raises:
-            SiteError: It is `auto`, for which no time has been chosen yet.
-        """
+        """`lifetime` in seconds; raise SiteError if it is `auto` and no time is chosen yet."""
         if isinstance(self.lifetime, str):
             raise SiteError("No time has been chosen yet for `lifetime: auto`")
         return self.lifetime

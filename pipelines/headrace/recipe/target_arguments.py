@@ -11,19 +11,11 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 from headrace.errors import TargetError, nearest, shortened, warn_once
+from headrace.recipe import targets
 from headrace.recipe.python_source import Signature, SourceCode, hidden, installed
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
-from headrace.recipe.targets import (
-    FRAMEWORKS,
-    TargetUse,
-    is_under,
-    made_at,
-    no_attribute,
-    not_allowed,
-    uses_of,
-    wrong_kind,
-)
+from headrace.recipe.targets import FRAMEWORKS, TargetUse
 
 _WITH_PACKAGES = (
     "lightning.pytorch.loggers", "pytorch_lightning.loggers", "torchmetrics.detection",
@@ -46,7 +38,7 @@ _NUMBERS = re.compile(r"\s*[-+.eE]*\d[-+.\deE]*\s*(,\s*[-+.eE]*\d[-+.\deE]*\s*)+
 
 def check_reader(recipe: Recipe, role: Role, listed: Sequence[str] | None = ()) -> None:
     """Refuse a reader that cannot be called with its arguments; `listed` as `check_arguments`."""
-    _check(uses_of(recipe, "dataset.reader"), recipe, role, listed)
+    _check(targets.uses_of(recipe, "dataset.reader"), recipe, role, listed)
 
 
 def check_arguments(recipe: Recipe, role: Role, listed: Sequence[str] | None = ()) -> None:
@@ -57,7 +49,7 @@ def check_arguments(recipe: Recipe, role: Role, listed: Sequence[str] | None = (
     """
     for warning in hidden(_code(recipe)) if is_as_here(role) else ():
         warn_once(f"{warning} if the recipe needs it")
-    found = (each for each in uses_of(recipe) if not each.key.startswith("dataset.reader"))
+    found = (each for each in targets.uses_of(recipe) if not each.key.startswith("dataset.reader"))
     _check(found, recipe, role, listed)
     trainer = recipe.trainer
     extra = TargetUse(
@@ -70,7 +62,7 @@ def check_packages(
     recipe: Recipe, role: Role, keys: Sequence[str] = ("trainer.loggers", "evaluate.metrics")
 ) -> None:
     """Refuse loggers and metrics without their packages, and those whose results would be lost."""
-    for use in uses_of(recipe, *keys):
+    for use in targets.uses_of(recipe, *keys):
         place, _, kind = use.name.rpartition(".")
         groups = _NEEDS.get(kind, ()) if place.startswith(_WITH_PACKAGES) else ()
         lacking = [group for group in groups if not any(map(find_spec, group))]
@@ -155,21 +147,21 @@ def _check_kind(use: TargetUse, code: SourceCode, listed: Sequence[str] | None) 
     found = code.definition(use.name)
     if found is None:
         if listed is not None and code.definition(use.name.rpartition(".")[0]) is not None:
-            raise no_attribute(use)
+            raise targets.no_attribute(use)
         return
-    kinds = use.kinds if listed is not None and is_under(use.name, FRAMEWORKS) else ()
+    kinds = use.kinds if listed is not None and targets.is_under(use.name, FRAMEWORKS) else ()
     fits = any(
-        is_under(use.name, (kind.names,))
-        and is_under(found.module.name, kind.homes)
+        targets.is_under(use.name, (kind.names,))
+        and targets.is_under(found.module.name, kind.homes)
         and code.derives_from(found, kind.class_name) is not False
         for kind in kinds
         if kind.names
     )
     if kinds and not fits:
-        raise not_allowed(use, f"{found.module.name}.{found.node.name}", listed)
-    made = made_at(use.key) if isinstance(found.node, ast.ClassDef) else None
+        raise targets.not_allowed(use, f"{found.module.name}.{found.node.name}", listed)
+    made = targets.made_at(use.key) if isinstance(found.node, ast.ClassDef) else None
     if made is not None and code.derives_from(found, made.class_name) is False:
-        raise wrong_kind(use.key, f"is the class {use.name}", made)
+        raise targets.wrong_kind(use.key, f"is the class {use.name}", made)
 
 
 def _check_given(use: TargetUse, code: SourceCode) -> None:

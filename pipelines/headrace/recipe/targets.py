@@ -196,15 +196,11 @@ def uses(key: str, config: object, *, is_whole: bool = True) -> Iterator[TargetU
 
 def wrong_kind(key: str, what: str, kind: TargetKind) -> TargetError:
     """Return the error for an object of a wrong kind for its key."""
-    if key != "model":
-        return TargetError(
-            f"'{key}' {what}, not a {kind.class_name}", f"Derive it from {kind.base}."
-        )
-    return TargetError(
-        f"'{key}' {what}, not a {kind.class_name}",
-        f"Wrap it in a {kind.base} that has training_step and configure_optimizers, or name a "
-        "script of yours in train.script.",
-    )
+    hint = f"Derive it from {kind.base}."
+    if key == "model":
+        hint = (f"Wrap it in a {kind.base} that has training_step and configure_optimizers, or "
+                "name a script of yours in train.script.")  # fmt: skip
+    return TargetError(f"'{key}' {what}, not a {kind.class_name}", hint)
 
 
 def is_under(name: str, prefixes: Iterable[str]) -> bool:
@@ -245,11 +241,7 @@ def check_package(use: TargetUse, listed: Sequence[str] | None, code: Sequence[P
 
 
 def allowed_path(code: str, site: Site) -> Path:
-    """Return a folder or file of user code, resolved; it need not exist.
-
-    Raises:
-        TargetError: The site does not allow it.
-    """
+    """Return a path of user code, resolved, existing or not; raise TargetError if not allowed."""
     path = Path(code).expanduser().resolve()
     if not site.is_fenced:
         return path

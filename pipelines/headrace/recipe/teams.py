@@ -37,11 +37,7 @@ class Teams(RootModel[dict[Name, Annotated[tuple[Member, ...], Field(min_length=
 
 
 def teams() -> dict[str, tuple[str, ...]]:
-    """Return users of each team, by `$HEADRACE_TEAMS` or `teams.yaml` in headrace's home.
-
-    Raises:
-        UserError: The file cannot be used.
-    """
+    """Return users by team, from `$HEADRACE_TEAMS` or `teams.yaml`; raise UserError if unusable."""
     file = _file()
     try:
         return read_once(_teams_in, file)
@@ -77,11 +73,7 @@ def teams_of(user: str) -> tuple[str, ...]:
 
 
 def may_use(site: Site, user: str) -> bool:
-    """Whether a user may run anything on a site.
-
-    Raises:
-        UserError: The site lists an unknown team, or the file of teams cannot be used.
-    """
+    """Whether a user may run anything on a site; raise UserError if its teams are not known."""
     allowed = site.allowed_users
     if allowed is None or (user in allowed and not user.startswith(_TEAM)):
         return True

@@ -37,14 +37,10 @@ def login_name() -> str:
 
 
 def for_user(site: Site, user: str | None = None) -> Site:
-    """The site with who asks in place of `{user}`.
+    """Return the site with the requester in place of `{user}`.
 
-    Args:
-        site: A site as it is written.
-        user: The requester's name in Airflow; empty if unknown, None for this process's account.
-
-    Raises:
-        SiteError: The site names `{user}`, and this user has no personal account.
+    `user` is the name in Airflow, empty if unknown; None for this process's account. Raises
+    SiteError if the site names `{user}`, and this user has no personal account.
     """
     if _with_name(site, "") == site:
         return site

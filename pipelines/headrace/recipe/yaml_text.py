@@ -69,11 +69,7 @@ def _parsed(text: str, is_plain: bool) -> Any:
 
 
 def parsed_json(text: str, *, interpolates: bool) -> Any:
-    """Return the plain values of a JSON text of a record; reverses `to_json`.
-
-    Raises:
-        YAMLError: The text is not JSON, or holds values that are refused.
-    """
+    """Return the plain values of a text of `to_json`; raise YAMLError if it is refused."""
     with _named():
         content = from_json(json.loads(text, object_pairs_hook=unique))
         return _plain(content if interpolates else _each(content, _escaped))

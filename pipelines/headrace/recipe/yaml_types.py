@@ -53,11 +53,9 @@ def _schema(kind: type[BaseModel]) -> dict[str, Any]:
 
 
 class Expected:
-    """The values that a place in a file takes.
+    """The values that a place takes in a file of the model `kind`.
 
-    Args:
-        kind: The model.
-        location: The place as pydantic reports it; names of pydantic's types may follow it.
+    `location` is the place as pydantic reports it; names of pydantic's types may follow it.
     """
 
     def __init__(self, kind: type[BaseModel], location: Place) -> None:
@@ -78,21 +76,15 @@ class Expected:
     @property
     def words(self) -> str:
         """Valid values, in words."""
-        return (
-            "another name for the key, of letters and digits"
-            if self.is_key
-            else self._words(self._node)
-        )
+        if self.is_key:
+            return "another name for the key, of letters and digits"
+        return self._words(self._node)
 
     @property
     def choices(self) -> list[str]:
         """The texts to choose from; empty if other values are valid."""
-        return [
-            choice
-            for option in self._options(self._node)
-            for choice in option.get("enum", ())
-            if isinstance(choice, str)
-        ]
+        found = (each for node in self._options(self._node) for each in node.get("enum", ()))
+        return [each for each in found if isinstance(each, str)]
 
     @property
     def keys(self) -> list[str]:
@@ -157,7 +149,9 @@ class Expected:
 
     def _one(self, node: Mapping[str, Any]) -> str:
         if "properties" in node:
-            return _mapping(node)
+            if list(node["properties"]) == ["_target_"]:
+                return "a mapping as {_target_: my_package.Name, argument: 1}"
+            return f"a mapping with keys of {', '.join(node['properties'])}"
         if "description" in node and node.get("type") != "object":
             return str(node["description"])
         choices = [repr(each) for each in node.get("enum", ())]
@@ -186,13 +180,6 @@ def _inside(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for key in ("items", "additionalProperties"):
         if isinstance(node.get(key), dict):
             yield node[key]
-
-
-def _mapping(node: Mapping[str, Any]) -> str:
-    keys = list(node["properties"])
-    if keys == ["_target_"]:
-        return "a mapping as {_target_: my_package.Name, argument: 1}"
-    return f"a mapping with keys of {', '.join(keys)}"
 
 
 def _limits(node: Mapping[str, Any], unit: str = "") -> str:

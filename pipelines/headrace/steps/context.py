@@ -37,11 +37,7 @@ from headrace.steps.mailbox import Progress, StepSpec
 
 
 def resolved(run: RunFolder) -> tuple[Recipe, Site]:
-    """Return the recipe and the site of a run, as they were when it began.
-
-    Raises:
-        StorageError: One of them does not exist.
-    """
+    """Return the recipe and site of a run, as it began; raise StorageError if one is missing."""
     recipe, site = read_record(run.recipe, Recipe), read_record(run.site, Site)
     if recipe is None or site is None:
         hint = "It was removed, or its file system is not mounted: bring it back."
@@ -98,11 +94,7 @@ class StepContext:
         return time.monotonic() - self.started_s
 
     def given(self, name: str, maker: str) -> str:
-        """Return an input text, which the step of kind `maker` gives.
-
-        Raises:
-            StepError: The input is missing.
-        """
+        """Return an input text of the step of kind `maker`; raise StepError if it is missing."""
         value = self.spec.inputs.get(name)
         if not isinstance(value, str):
             what = f"The {self.spec.kind} step was given no {name}"
@@ -138,7 +130,6 @@ class StepContext:
         Raises:
             StepCancelledError: A user or the control side cancelled the step.
             LeaseEndsError: The lease is about to end.
-            StepTimedOutError: The step exceeded its time limit.
             StepTimedOutError: The step ran past its time limit.
         """
         if is_there(self.folder.cancel):

@@ -251,8 +251,7 @@ class NodeLoad(Record):
 def newest_use(run: RunFolder) -> NodeLoad:
     """Return the newest row of each node and rank, without those of an earlier, larger launch."""
     return NodeLoad(
-        nodes=_newest(_files(run, "node"), NodeRow),
-        ranks=_newest(_files(run, "rank"), RankRow),
+        nodes=_newest(_files(run, "node"), NodeRow), ranks=_newest(_files(run, "rank"), RankRow)
     )
 
 

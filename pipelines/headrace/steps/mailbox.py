@@ -145,11 +145,8 @@ class DriverExit(Record):
 def submit(lease: LeaseFolder, spec: StepSpec) -> StepFolder:
     """Put a step into the lease's mailbox, or find the existing one with its key.
 
-    The folder appears complete and with the next free number, so that two writers at once, or one
-    killed half way, leave no gap.
-
-    Raises:
-        LeaseLostError: The lease has ended and takes no more steps.
+    The folder appears complete and with the next free number: two writers at once, or one killed
+    half way, leave no gap. Raises LeaseLostError if the lease has ended.
     """
     if is_there(lease.closed) or not is_there(lease.path):
         raise LeaseLostError(f"Lease {lease.lease_id} has ended; step {spec.key} was not submitted")

@@ -30,16 +30,9 @@ _VARIABLES = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID")
 
 
 def run(context: StepContext) -> dict[str, Any]:
-    """Return facts of nodes of the lease.
+    """Return `nodes`: of as many as the input `nodes` names, by default 1, the `node_facts`.
 
-    Args:
-        context: Input `nodes`: their number; 1 if missing.
-
-    Returns:
-        The `nodes`, each with its `name`, `address`, and the result of `node_facts`.
-
-    Raises:
-        LeaseError: The nodes do not arrive in time.
+    Each also has its `name` and `address`. Raises LeaseError if they do not arrive in time.
     """
     from headrace.clusters.fleet import Fleet  # Dask, which benchmarks do not need
 

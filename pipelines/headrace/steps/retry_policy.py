@@ -98,15 +98,11 @@ def decide(
     grows: bool = False,
     elsewhere: bool = False,
 ) -> Decision:
-    """Decide about failed work.
+    """Decide about failed work, by its attempts that count, the first one first.
 
-    Args:
-        attempts: Its attempts that count, the first one first; the last one has failed.
-        policy: How often it is retried.
-        timeout_s: The step's own limit for one attempt; another lease does not help against it.
-        grows: Whether the next lease has more time than the last one.
-        elsewhere: Whether the next attempt gets other machines, if there are any: these may have
-            more disk, memory and time.
+    `timeout_s` is the step's own limit for one attempt: another lease does not help against it.
+    With `grows` the next lease has more time than the last; `elsewhere`: the next attempt gets
+    other machines, if there are any, which may have more disk, memory and time.
     """
     last = attempts[-1]
     if last.failure_class is None or not last.failure_class.is_retried:

@@ -85,11 +85,7 @@ def run_step(folder: StepFolder, function: StepFunction | None = None) -> StepRe
 
 
 def open_context(folder: StepFolder) -> StepContext:
-    """Read spec, recipe and site of a step.
-
-    Raises:
-        StepError: A file is missing.
-    """
+    """Read spec, recipe and site of a step; raise StepError if a file is missing."""
     spec = read_record(folder.spec, StepSpec)
     if spec is None:
         raise StepError(f"{folder.path} holds no spec.json", "Give the folder of a step.")
