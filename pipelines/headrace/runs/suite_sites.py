@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from headrace.clusters.images import on_site
 from headrace.errors import HeadraceError, SiteError, UserError
+from headrace.files.layout import SiteFolder
 from headrace.files.machine import free_bytes
 from headrace.objects.store import is_remote, read_manifest_at
 from headrace.recipe.dataset import DatasetSpec
@@ -133,15 +135,8 @@ def _suite_site(
         raise UserError("it is a file; in Airflow sites have names")
     site = load_site(asked, user)
     check_user(site, by)
-    dataset = recipe.dataset
-    if dataset is not None and not is_remote(dataset.path or ""):  # its copy there
-        copy = Path(site.folder).expanduser().absolute() / "datasets" / dataset.name
-        dataset = DatasetSpec(name=dataset.name, path=str(copy))
     resolved, site = resolve(
-        recipe.model_copy(update={"dataset": dataset}),
-        site,
-        "suite",
-        is_from_terminal=is_from_terminal,
+        at_site(recipe, site), site, "suite", is_from_terminal=is_from_terminal
     )
     check_role(resolved, site)
     check_targets(resolved, site)
@@ -149,10 +144,29 @@ def _suite_site(
     return SuiteSite(asked=asked, site=site, place=place)
 
 
+def at_site(recipe: Recipe, site: Site, packed: str = "") -> Recipe:
+    """Return a suite's recipe with the place of the dataset, or of its copy, for a site.
+
+    Args:
+        recipe: The suite's.
+        site: The site.
+        packed: Folder or URL of the packed dataset; empty: as in the recipe.
+    """
+    dataset = recipe.dataset
+    if dataset is None:
+        return recipe
+    place = packed or dataset.path or dataset.name
+    if not is_remote(place):
+        place = str(
+            SiteFolder(Path(site.folder).expanduser().absolute()).datasets / Path(place).name
+        )
+    return recipe.model_copy(update={"dataset": DatasetSpec(name=dataset.name, path=place)})
+
+
 def _lacking(recipe: Recipe, site: Site) -> Iterator[str]:
     """Yield what a site lacks for the trials of a suite."""
     folder = Path(site.folder).expanduser()
-    place = next(each for each in (folder, *folder.parents) if each.exists())
+    place = _nearest(folder)
     if not os.access(place, os.W_OK | os.X_OK):
         yield f"its folder {folder} cannot be written on this machine"
     for name, source in site.secrets.items():
@@ -170,6 +184,21 @@ def _lacking(recipe: Recipe, site: Site) -> Iterator[str]:
     if not is_remote(path) and free_bytes(place) < num_bytes:
         free = free_bytes(place)
         yield f"the dataset has {num_bytes:,} bytes, but its folder {folder} only {free:,} free"
+
+
+def why_no_folder(site: Site) -> str:
+    """Return why the folder of a site cannot be made now; empty if it can, or exists."""
+    place = _nearest(Path(site.folder).expanduser())
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".headrace-", dir=place))
+    except OSError as error:
+        return f"its folder {site.folder} cannot be written: {error.strerror or error}"
+    return ""
+
+
+def _nearest(folder: Path) -> Path:
+    """Return a folder, or the nearest one above it that exists."""
+    return next(each for each in (folder, *folder.parents) if os.path.exists(each))
 
 
 def _is_at(dataset: str, folder: Path) -> bool:

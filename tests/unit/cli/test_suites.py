@@ -352,8 +352,13 @@ def test_sites_of_a_suite_are_shown_with_what_each_does_costs_and_takes(suite: R
     assert max(len(line.rstrip()) for line in told) <= 80
     assert [sum(line.split()[:1] == [word] for line in told) for word in ("lab", "aws")] == [2, 2]
     assert "  aws: 0 running, 2 waiting, 0 ended, $0.12 so far, opening" in told
-    end_run(suite, StepState.FAILED, "a test")
-    assert "1:02:05" not in shown("show", suite.run_id)
+    end_run(suite, StepState.CANCELLED, "a test")  # its driver has written no more
+    lanes = shown("show", suite.run_id).split("differs in")[0].splitlines()[1:4]
+    assert [" ".join(line.split()[:4]) for line in lanes] == [
+        "lab closed free 0/8", "box closed ? 0/2", "aws closed $0.55 0/2",
+    ]  # fmt: skip
+    assert not any("1:02:05" in line for line in lanes)
+    assert {(each.state, each.running) for each in view_of(suite).sites} == {("closed", 0)}
 
 
 @pytest.mark.parametrize(
