@@ -20,7 +20,7 @@ from headrace.cli.runs import request_of
 from headrace.cli.watching import Watching
 from headrace.errors import StepError, UserError
 from headrace.execution.check import check as checked
-from headrace.execution.execute import LeasePreview, execute, previews
+from headrace.execution.execute import Plan, execute, planned
 from headrace.files.layout import RunFolder
 from headrace.ledger.run_filter import RunFilter
 from headrace.recipe.home import home
@@ -29,9 +29,8 @@ from headrace.recipe.overrides import check_size
 from headrace.runs.lifecycle import create_run
 from headrace.runs.names import named
 from headrace.runs.planned_steps import run_metrics
-from headrace.runs.planning import predicted
-from headrace.runs.prediction import Prediction
 from headrace.runs.results import table_of, trials_of
+from headrace.runs.suite_sites import asked_sites
 from headrace.runs.suites import sought_by
 from headrace.states import StepState
 from headrace.status.run_details import RunDetails, run_details
@@ -41,6 +40,9 @@ from headrace.suites import values as sweep_values
 
 RecipeLike = str | Path | Mapping[str, Any]
 """Name of a recipe, path of a YAML file, or the content of one."""
+
+Sites = str | Path | Sequence[str | Path]
+"""Name or path of a site, or a list of several."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,16 +118,6 @@ class RunResult:
         return Path(found) if isinstance(found, str) and found else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What a run would take."""
-
-    leases: tuple[LeasePreview, ...]
-    """The leases it would request, in order."""
-    prediction: Prediction
-    """Time and cost, with intervals; unknown without a similar earlier run."""
-
-
 def run(recipe: RecipeLike, site: str | Path = "laptop", **overrides: Any) -> RunResult:
     """Run a recipe to its end, as `headrace run`; show progress, also in a notebook.
 
@@ -142,9 +134,7 @@ def run(recipe: RecipeLike, site: str | Path = "laptop", **overrides: Any) -> Ru
     return _carried_out(recipe, site, _words(overrides), "train")
 
 
-def sweep(
-    recipe: RecipeLike, site: str | Path | Sequence[str | Path] = (), **values: Any
-) -> RunResult:
+def sweep(recipe: RecipeLike, site: Sites = (), **values: Any) -> RunResult:
     """Run the trials of a suite to their end, as `headrace sweep`.
 
     Args:
@@ -166,38 +156,39 @@ def sweep(
     ]
     overrides, update = sweep_values.parse(words, trials=number)
     given = (*overrides, *sweep_values.as_overrides(update))
-    sites = (site,) if isinstance(site, str | Path) else site
-    return _carried_out(recipe, ",".join(map(str, sites)), given, "suite")
+    return _carried_out(recipe, _listed(site), given, "suite")
 
 
-def plan(recipe: RecipeLike, site: str | Path = "laptop", **overrides: Any) -> Plan:
+def plan(recipe: RecipeLike, site: Sites = (), **overrides: Any) -> Plan:
     """Return what a run would request, take and cost.
 
     Args:
         recipe: Name, path or content of a recipe.
-        site: Name or path of a site.
+        site: As for `sweep`.
         **overrides: Changes to the recipe, as for `run`.
 
     Raises:
         UserError: The recipe does not fit the site.
     """
-    asked = load_recipe(_source(recipe), _words(overrides))
-    place, kind = load_site(str(site)), "train" if asked.suite is None else "suite"
-    found = previews(asked, place, kind)
-    return Plan(leases=found, prediction=predicted(asked, place, kind))
+    first, changes = asked_sites(_source(recipe), _words(overrides), _listed(site))
+    return planned(load_recipe(_source(recipe), changes), load_site(first))
 
 
-def check(recipe: RecipeLike, site: str | Path = "laptop", **overrides: Any) -> Section:
+def check(recipe: RecipeLike, site: Sites = (), **overrides: Any) -> Section:
     """Return what training would fail on, by one real batch on this machine; as `headrace check`.
 
     `findings` has each result, `has_failed` is True if one is an error.
 
     Args:
         recipe: Name, path or content of a recipe.
-        site: Name or path of a site.
+        site: As for `sweep`.
         **overrides: Changes to the recipe, as for `run`.
     """
-    return checked(_source(recipe), _words(overrides), str(site))
+    return checked(_source(recipe), _words(overrides), _listed(site))
+
+
+def _listed(site: Sites) -> str:
+    return ",".join(map(str, (site,) if isinstance(site, str | Path) else site))
 
 
 def list_runs(limit: int = 20, state: str | None = None, **filters: Any) -> Any:

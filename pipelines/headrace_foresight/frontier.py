@@ -14,23 +14,22 @@ from typing import get_args
 import numpy as np
 
 from headrace.batch.meter import meter_of
+from headrace.multi_site.sites import LEAST_PAID_S, slots_of
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.recipe.suite import SuiteSpec
 from headrace.runs.prediction import ExpectedSite, Frontier, FrontierPoint, Interval
-from headrace.runs.site_machines import most_cost
 from headrace.suites.site_plan import Plan, PlanInput, PlannedSite, Policy, plan
 from headrace.suites.trial_order import trial_order
 from headrace_foresight.forecast import Floats, Forecast, possible
 from headrace_foresight.past_attempts import past_of
 from headrace_foresight.simulate import span
 from headrace_foresight.site_pace import relative
-from headrace_foresight.work_ahead import forecasts_at, places_of, unknown
+from headrace_foresight.work_ahead import forecasts_at, unknown
 
 _DRAWS = 10
 _DEADLINES = 4
 """Deadlines between the earliest end and that without a deadline."""
-_LEAST_PAID_S = 60.0
 
 
 def frontier(recipe: Recipe, sites: Sequence[Site]) -> Frontier:
@@ -50,29 +49,32 @@ def frontier(recipe: Recipe, sites: Sequence[Site]) -> Frontier:
     return Frontier(
         points=tuple(curve.points()),
         sites=tuple(
-            ExpectedSite(site=each.name, **{key: getattr(each, key) for key in _EXPECTED})
+            ExpectedSite(
+                site=each.name,
+                slots=each.slots,
+                start_s=each.start_s,
+                speed=each.speed,
+                usd_per_hour=each.usd_per_hour,
+            )
             for each in planned
         ),
         source=f"{len(trials)} trials, by {found[name][1]} earlier runs or trials on {name}",
     )
 
 
-_EXPECTED = ("slots", "start_s", "speed", "usd_per_hour")
-
-
 def _planned(recipe: Recipe, site: Site, speed: float) -> PlannedSite:
     """Return a site before it is used."""
-    role = site.roles[recipe.train.role]
-    slots, cost, is_own = places_of(recipe, role), most_cost(role), meter_of(role) is None
-    usd = 0.0 if cost is None else cost.usd_per_hour or 0.0
+    slots, usd = slots_of(recipe, site)
+    is_own = meter_of(site.roles[recipe.train.role]) is None
+    most = recipe.suite.max_running if recipe.suite else None
     return PlannedSite(
         name=site.name,
-        slots=slots,
+        slots=min(slots, most or slots),
         is_own=is_own,
-        usd_per_hour=usd / slots,
+        usd_per_hour=usd or 0.0,
         start_s=trial_order(recipe).start_s(site, recipe.train.role),
         speed=speed,
-        min_paid_s=0.0 if is_own else _LEAST_PAID_S,
+        min_paid_s=0.0 if is_own else LEAST_PAID_S,
     )
 
 

@@ -9,7 +9,7 @@ from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder
 from headrace.recipe.recipe import Recipe
 from headrace.record import Record
-from headrace.runs.prediction import Frontier, FrontierPoint
+from headrace.runs.prediction import Frontier
 from headrace.suites.records import Added, Assigned, Ended, Started, SuiteSummary
 from headrace_foresight.past_attempts import entries_of
 
@@ -48,7 +48,9 @@ def site_outcomes(folder: RunFolder, recipe: Recipe) -> tuple[SiteOutcome, ...]:
     if summary is None or not summary.sites:
         return ()
     frontier = read_record(folder.frontier, Frontier) or Frontier(points=())
-    point = _chosen(frontier, recipe)
+    asked = (recipe.suite.policy, recipe.suite.deadline) if recipe.suite is not None else None
+    by_policy = {(each.policy, each.deadline_s): each for each in reversed(frontier.points)}
+    point = by_policy.get(asked) if asked is not None else None
     expected = {each.site: each for each in frontier.sites}
     began, times = _times(folder)
     found = []
@@ -64,13 +66,6 @@ def site_outcomes(folder: RunFolder, recipe: Recipe) -> tuple[SiteOutcome, ...]:
             )
         )
     return tuple(found)
-
-
-def _chosen(frontier: Frontier, recipe: Recipe) -> FrontierPoint | None:
-    """Return the forecast for the policy and the deadline of a suite; None without one."""
-    suite = recipe.suite
-    asked = (suite.policy, suite.deadline) if suite is not None else None
-    return next((one for one in frontier.points if (one.policy, one.deadline_s) == asked), None)
 
 
 def _times(folder: RunFolder) -> tuple[float, dict[str, _Times]]:

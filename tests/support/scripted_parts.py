@@ -220,7 +220,7 @@ class ScriptedSuite:
             link: Any = part
             role: Role = site.roles["gpu"]
             yield SiteState(
-                site=site, role=role, link=link, per_node=2, usd_per_hour=None, is_own=True
+                site=site, role=role, link=link, role_slots=2, usd_per_hour=None, is_own=True
             )
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from headrace.cli import arguments
-from headrace.cli.console import JsonOption, SiteOption, tell_json, tidy_end
+from headrace.cli.console import JsonOption, SitesOption, tell_json, tidy_end
 from headrace.cli.site import print_findings
 from headrace.execution.check import check as checked
 
@@ -13,7 +13,7 @@ from headrace.execution.check import check as checked
 def check(
     recipe: arguments.Recipe,
     overrides: arguments.Overrides = None,
-    site: SiteOption = "laptop",
+    site: SitesOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Check a recipe on one real batch, without a lease.

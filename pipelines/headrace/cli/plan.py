@@ -24,12 +24,10 @@ from headrace.cli.console import (
 )
 from headrace.cli.words import most_words
 from headrace.errors import RecipeError, StepError
-from headrace.execution.execute import LeasePreview, execute, previews
+from headrace.execution.execute import LeasePreview, execute, planned
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.overrides import check_size
 from headrace.recipe.recipe import Recipe
-from headrace.recipe.site import Site
-from headrace.runs.planning import planner, predicted
 from headrace.runs.prediction import BETWEEN, Frontier, Prediction
 from headrace.runs.runs import RunRequest
 from headrace.runs.suite_sites import asked_sites
@@ -76,31 +74,23 @@ def plan(
         from headrace.cli.runs import request_of  # only a calibration needs it
 
         calibrate(request_of(recipe, overrides, first))
-    asked, place = load_recipe(recipe, changes), load_site(first)
-    if asked.suite is not None and asked.suite.sites:
-        _tell_of_sites(asked, [load_site(each) for each in asked.suite.sites], as_json=as_json)
-        return
-    kind = "train" if asked.suite is None else "suite"
-    found, prediction = previews(asked, place, kind), predicted(asked, place, kind)
+    asked = load_recipe(recipe, changes)
+    found = planned(asked, load_site(first))
     if as_json:
-        tell_json({"leases": found, "prediction": prediction})
+        name = "prediction" if found.frontier is None else "frontier"
+        tell_json({"leases": found.leases, name: getattr(found, name)})
         return
-    for each in found:
+    for each in found.leases:
         for line in lease_words(each):
             tell(line)
         if dry_run and each.script:
             typer.echo(f"\n{each.script}")
-    for line in plan_words(asked, prediction, found):
-        tell(line)
-
-
-def _tell_of_sites(recipe: Recipe, sites: Sequence[Site], *, as_json: bool) -> None:
-    found = planner().frontier(recipe, sites) or Frontier(points=())
-    if as_json:
-        tell_json({"frontier": found})
+    if found.frontier is None:
+        for line in plan_words(asked, found.prediction, found.leases):
+            tell(line)
         return
-    for each in frontier_shown(found):
-        open_console().print(each)
+    for part in frontier_shown(found.frontier):
+        open_console().print(part)
 
 
 def calibrate(request: RunRequest) -> None:
@@ -160,7 +150,8 @@ def frontier_shown(found: Frontier) -> Iterator[str | Table]:
 
 def lease_words(lease: LeasePreview) -> Iterator[str]:
     """Yield what a run would request for a lease: machines, steps, time, its maximum cost."""
-    yield f"{lease.role}: {lease.machines}, for {', '.join(lease.steps)}"
+    at = f" at {lease.site}" if lease.site else ""
+    yield f"{lease.role}{at}: {lease.machines}, for {', '.join(lease.steps)}"
     for line in filter(None, (lease.time, lease.loss, most_words(lease.cost))):
         yield f"  {line}"
 

@@ -71,7 +71,7 @@ def folds_table(point: PointResult, objectives: Sequence[Objective]) -> Table:
     return plain_table("fold", figures=("trials", _objective(objectives)), rows=rows)
 
 
-def sites_table(sites: Sequence[SiteSummary], *, goes_on: bool = True) -> Table:
+def sites_table(sites: Sequence[SiteSummary]) -> Table:
     """Return a table with a row for each of several sites; US dollars so far and at the end."""
     table = plain_table("site", "state", figures=("slot/h", *_COUNTED, "cost", "expected", "left"))
     for each in sites:
@@ -84,7 +84,7 @@ def sites_table(sites: Sequence[SiteSummary], *, goes_on: bool = True) -> Table:
             f"{each.ended:,}",
             _usd(each.usd),
             _usd(each.expected_usd),
-            duration(each.eta_s) if goes_on else "",
+            duration(each.eta_s),
         )
     return table
 
@@ -142,7 +142,7 @@ def _newest(metrics: Mapping[str, float], first: Sequence[str]) -> str:
 
 def closing(view: SuiteView) -> RenderableType:
     """Return what is shown of the trials of a suite that has ended."""
-    sites = [sites_table(view.sites, goes_on=False)] if view.sites else []
+    sites = [sites_table(view.sites)] if view.sites else []
     return Group(Text(_counts(view)), *sites, *_foot(view.model_copy(update={"cost": None})))
 
 

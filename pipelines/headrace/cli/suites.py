@@ -83,7 +83,7 @@ def show(
         tell_json([{**asdict(row), "state": state_of(row)} for row in rows])
         return
     if (summary := summary_of(record)[0]) and summary.sites:
-        console.print(sites_table(summary.sites, goes_on=not record.state.is_final), "")
+        console.print(sites_table(summary.sites), "")
     console.print(trials_list(rows, objectives))
     counts = open_ledger().trials_counted([record.run_id]).get(record.run_id, {})
     total = sum(counts.values())

@@ -17,7 +17,9 @@ from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.overrides import check_size
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
+from headrace.recipe.unix_accounts import account
 from headrace.runs.resolve import resolve
+from headrace.runs.suite_sites import asked_sites, suite_sites
 from headrace.steps.model_process import python_module, start_forked
 from headrace.training.launch import alone, rank_children
 
@@ -25,18 +27,22 @@ FOUND = "check.json"
 """File of the run's folder to which the process writes what it found."""
 
 
-def check(recipe: str, overrides: Sequence[str], site: str) -> Section:
+def check(recipe: str, overrides: Sequence[str], sites: str) -> Section:
     """Check a recipe on a site as `run` does; then train on one batch, and evaluate a few samples.
 
-    A suite's recipe is checked without its suite, a script is not run. All files are written below
-    a temporary folder, which is removed. Errors are among the findings.
+    A suite's recipe is checked without its suite, a script is not run. Of several sites all are
+    checked, and the first one's batch is trained on. All files are written below a temporary
+    folder, which is removed. Errors are among the findings.
     """
     began_s = time.monotonic()
     check_size(overrides)
     name, found = Path(recipe).stem, list[Finding]()
     try:
-        loaded = load_recipe(recipe, overrides).model_copy(update={"suite": None})
-        resolved = resolve(loaded, load_site(site), "train", is_from_terminal=True)
+        first, changes = asked_sites(recipe, overrides, sites)
+        loaded = load_recipe(recipe, changes)
+        suite_sites(loaded, None, account(), is_from_terminal=True)
+        alone_there = loaded.model_copy(update={"suite": None})
+        resolved = resolve(alone_there, load_site(first), "train", is_from_terminal=True)
         with tempfile.TemporaryDirectory(prefix="headrace-check-") as folder:
             found += _tried(*resolved, RunFolder(Path(folder)))
     except (UserError, DataError) as error:

@@ -6,6 +6,7 @@ import importlib
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -26,12 +27,15 @@ from headrace.leases import run_leases
 from headrace.recipe.gang_size import gang_size
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
+from headrace.recipe.unix_accounts import account
 from headrace.record import Record
 from headrace.runs.planned_steps import PlannedStep, is_last_on_lease, steps_of
-from headrace.runs.planning import planner, walltime_of
+from headrace.runs.planning import planner, predicted, walltime_of
+from headrace.runs.prediction import Frontier, Prediction
 from headrace.runs.resolve import resolve
 from headrace.runs.runs import Run
 from headrace.runs.site_machines import MostCost, most_cost
+from headrace.runs.suite_sites import at_site, over_sites, suite_sites
 from headrace.states import StepState
 from headrace.steps.mailbox import StepResult
 
@@ -155,6 +159,8 @@ class LeasePreview(Record):
     """One lease that a run would ask for."""
 
     role: str
+    site: str = ""
+    """Its site, of a suite over several; empty: there is only one."""
     steps: tuple[str, ...]
     machines: str
     """What it consists of, for the user."""
@@ -180,6 +186,42 @@ def previews(recipe: Recipe, site: Site, kind: str = "train") -> tuple[LeasePrev
     for step in steps_of(recipe, kind):
         steps.setdefault(step.role, []).append(step)
     return tuple(_preview(recipe, site, kind, role, served) for role, served in steps.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a run would take."""
+
+    leases: tuple[LeasePreview, ...]
+    """The leases it would request, in order."""
+    prediction: Prediction
+    """Time and cost, with intervals; unknown without a similar earlier run."""
+    frontier: Frontier | None = None
+    """Of a suite over several sites: time and cost by policies and deadlines; else None."""
+
+
+def planned(recipe: Recipe, site: Site) -> Plan:
+    """Return what a run, or a suite, would request, take and cost.
+
+    Raises:
+        UserError: The recipe does not fit the site, or one of `suite.sites`; or no earlier run
+            shows how long a suite over several takes.
+    """
+    kind = "train" if recipe.suite is None else "suite"
+    sites = suite_sites(recipe, None, account(), is_from_terminal=True)
+    if len(sites) < 2:
+        return Plan(leases=previews(recipe, site, kind), prediction=predicted(recipe, site, kind))
+    leases = list(previews(*over_sites(recipe, site, sites), kind))
+    for name, each in sites.items():
+        found = previews(at_site(recipe, each.site), each.site, "part")
+        leases += (lease.model_copy(update={"site": name}) for lease in found)
+    frontier = planner().frontier(recipe, [each.site for each in sites.values()])
+    unknown = tuple(step.name for step in steps_of(recipe, kind))
+    return Plan(
+        leases=tuple(leases),
+        prediction=Prediction(unknown=unknown),
+        frontier=frontier or Frontier(points=()),
+    )
 
 
 def _preview(

@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from pydantic import JsonValue
-
 from headrace.errors import HeadraceError, LeaseEndsError
 from headrace.files.layout import RunFolder
 from headrace.informing import inform
@@ -24,7 +22,7 @@ from headrace.states import FailureClass, StepState
 from headrace.steps.context import StepContext
 from headrace.steps.mailbox import Failure, Progress, StepResult, StepStatus
 from headrace.suites.driver import SuiteDriver
-from headrace.suites.event_log import Journal
+from headrace.suites.event_log import Journal, Needs
 from headrace.suites.points import PointSource
 from headrace.suites.records import (
     PRUNED,
@@ -36,7 +34,6 @@ from headrace.suites.records import (
     SuiteSummary,
     Withdrawn,
 )
-from headrace.suites.schedule import Resources
 from headrace.suites.site_plan import Plan, PlanInput, SitePlan, plan
 from headrace.suites.suite_state import TrialState
 from headrace.suites.trial_order import Eta, elapsed_s
@@ -62,22 +59,6 @@ _LEAST_DONE = 0.05
 
 _GUESS_S = 60.0
 """Duration of a trial before any has ended."""
-
-
-class _AnyPlace:
-    """Needs of trials on their nodes are left to the parts."""
-
-    def needs(self, values: Mapping[str, JsonValue]) -> Resources:
-        del values
-        return Resources()
-
-    def why_never(self, needs: Resources) -> str:
-        del needs
-        return ""
-
-    def learn(self, gpu_bytes: int | None) -> bool:
-        del gpu_bytes
-        return False
 
 
 class _PartGlances(Glances):
@@ -113,7 +94,7 @@ class SitesDriver(SuiteDriver):
         source: PointSource,
         sites: Sequence[SiteState],
     ) -> None:
-        super().__init__(context, journal, source, _AnyPlace())
+        super().__init__(context, journal, source, Needs())  # the parts know them
         self._glances = _PartGlances(self._run, sites)
         self._sites = {each.name: each for each in sites}
         self._plan = Plan(sites=tuple(SitePlan(name=each.name) for each in sites))
@@ -277,16 +258,18 @@ class SitesDriver(SuiteDriver):
             self._withdraw(site, left | (site.held - mine), stops=True)
         self._plan = found = plan(self.plan_input())
         for planned in found.sites:
-            self._limit(self._sites[planned.name], planned.slots)
+            site = self._sites[planned.name]
+            if site.link.look.run_id and planned.slots not in (0, site.limit):
+                site.limit = planned.slots
+                site.ask("limit", limit=planned.slots)
         rows = self.suite_state.rows
         for number, name in found.withdraw:
             self._withdraw(self._sites[name], {number}, stops=False)
-        given: dict[str, list[TrialState]] = {}
-        for number, name in found.assign[: self._most_to_assign()]:
-            given.setdefault(name, []).append(rows[number])
-        for name, some in given.items():
+        assign = found.assign[: self._most_to_assign()]
+        for name, site in self._sites.items():
+            some = [rows[number] for number, at in assign if at == name]
             self._events.note(*(Assigned(number=row.trial.number, site=name) for row in some))
-            self._send_assigned(self._sites[name], some)
+            self._send_assigned(site, some)
 
     def _most_to_assign(self) -> int:
         """Return how many more trials may be with the sites, running or not."""
@@ -298,12 +281,10 @@ class SitesDriver(SuiteDriver):
     def _send_assigned(self, site: SiteState, rows: Sequence[TrialState]) -> None:
         if not rows:
             return
+        trials = (row.trial.model_copy(update={"priority": row.priority}) for row in rows)
         added = tuple(
-            Added(
-                trial=row.trial.model_copy(update={"priority": row.priority}),
-                attempts=row.attempts,
-            )
-            for row in rows
+            Added(trial=trial, attempts=row.attempts)
+            for trial, row in zip(trials, rows, strict=True)
         )
         numbers = {row.trial.number for row in rows}
         site.withdrawing -= numbers
@@ -315,24 +296,13 @@ class SitesDriver(SuiteDriver):
 
     def _saved(self, row: TrialState, site: SiteState) -> Path | None:
         """Return the folder of a trial at the site where it last ran, if it is within reach."""
-        link = self._run.trial(row.trial.number).path
+        number, near = row.trial.number, (each for each in self._sites.values() if each is not site)
+        link = self._run.trial(number).path
         if not row.attempts or not link.is_symlink():
             return None
         folder = link.readlink()  # the folder itself may hang
-        for each in self._sites.values():
-            if (
-                each is not site
-                and each.is_reachable
-                and each.link.folder(row.trial.number) == folder
-            ):
-                return folder
-        return None
-
-    def _limit(self, site: SiteState, slots: int) -> None:
-        """Tell a part how many trials it may run at once."""
-        if site.link.look.run_id and slots and slots != site.limit:
-            site.limit = slots
-            site.ask("limit", limit=slots)
+        places = (each.link.folder(number) for each in near if each.is_reachable)
+        return folder if folder in places else None
 
     def plan_input(self) -> PlanInput:
         """Return the suite at this moment, for the plan."""

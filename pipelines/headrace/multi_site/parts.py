@@ -16,8 +16,6 @@ from headrace.files.atomic import is_there
 from headrace.files.layout import SiteFolder
 from headrace.files.locks import exclusive_while
 from headrace.ledger.ledger import open_ledger
-from headrace.objects.store import is_remote
-from headrace.recipe.dataset import DatasetSpec
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.recipe.suite import SuiteSpec
@@ -25,6 +23,7 @@ from headrace.runs.code_snapshot import with_code_of, with_copy_of
 from headrace.runs.lifecycle import entered, recorded, write_run
 from headrace.runs.parts import PART, part_id, part_key, sites_of
 from headrace.runs.runs import Run, packed_by, run_of_folder, run_of_record
+from headrace.runs.suite_sites import at_site
 from headrace.suites.records import Trial
 
 _OF_WHOLE = (
@@ -75,36 +74,25 @@ def _made(suite: Run, site_name: str) -> Run:
     shutil.rmtree(folder.path, ignore_errors=True)
     key = part_key(suite.run_id, site_name)
     request = suite.request.model_copy(update={"kind": PART, "site": asked, "key": key})
-    dataset = _dataset_at(suite, site)
-    recipe = _recipe(suite.recipe, dataset)
+    recipe = _recipe(suite, site)
     run = Run(run_id=run_id, request=request, folder=folder, recipe=recipe, site=site)
-    made = entered(run, partial(_fill, suite, dataset))
+    made = entered(run, partial(_fill, suite))
     if made is None:
         raise StepError(f"The run for key {key} was made by another process without a lock")
     return made
 
 
-def _dataset_at(suite: Run, site: Site) -> DatasetSpec | None:
-    """Return the suite's packed dataset at the place that it has, or will have, for a site."""
-    if suite.recipe.dataset is None:
-        return None
-    place, name = packed_by(suite.run_id), suite.recipe.dataset.name
-    if not is_remote(place):
-        datasets = SiteFolder(Path(site.folder).expanduser().absolute()).datasets
-        place = str(datasets / Path(place).name)
-    return DatasetSpec(name=name, path=place)
-
-
-def _recipe(recipe: Recipe, dataset: DatasetSpec | None) -> Recipe:
-    """Return a suite's recipe without what names trials, for a dataset that is packed."""
+def _recipe(suite: Run, site: Site) -> Recipe:
+    """Return a suite's recipe without what names trials, for its dataset, packed, at a site."""
+    packed = packed_by(suite.run_id) if suite.recipe.dataset is not None else ""
     usual = {name: SuiteSpec.model_fields[name].get_default() for name in _OF_WHOLE}
-    suite = (recipe.suite or SuiteSpec()).model_copy(update=usual)
-    return recipe.model_copy(update={"suite": suite, "dataset": dataset})
+    spec = (suite.recipe.suite or SuiteSpec()).model_copy(update=usual)
+    return at_site(suite.recipe.model_copy(update={"suite": spec}), site, packed)
 
 
-def _fill(suite: Run, dataset: DatasetSpec | None, run: Run) -> Run:
+def _fill(suite: Run, run: Run) -> Run:
     source: Mapping[str, Any] = json.loads(suite.folder.source.read_bytes())
-    if dataset is not None:
+    if (dataset := run.recipe.dataset) is not None:
         source = {**source, "dataset": {"name": dataset.name, "path": dataset.path}}
     run, source = with_copy_of(suite.folder, run, source)
     for file in (suite.folder.provenance, suite.folder.lock, suite.folder.diff):

@@ -9,11 +9,10 @@ import logging
 import shutil
 import threading
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 from pydantic import ValidationError
 
@@ -115,11 +114,7 @@ class SiteLink:
 
     def take(self) -> list[Entry]:
         """Return the entries since the last call."""
-        found: list[Entry] = []
-        with suppress(Empty):
-            while True:
-                found.append(self.news.get_nowait())
-        return found
+        return [self.news.get() for _ in range(self.news.qsize())]
 
     def close(self) -> None:
         """End the thread, without waiting for it; the part continues."""

@@ -14,6 +14,7 @@ from headrace.informing import inform
 from headrace.multi_site.site_link import Message, SiteLink
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
+from headrace.recipe.suite import SuiteSpec
 from headrace.runs.site_machines import most_cost
 from headrace.suites.nodes import needs_of
 from headrace.suites.records import Added, Control, Ended, Entry, SiteSummary, Started, Withdrawn
@@ -22,7 +23,9 @@ from headrace.suites.site_plan import PlannedSite, Policy, SitePlan
 from headrace.suites.suite_state import SiteControl, TrialState
 
 _UNREACHABLE_S = 15.0
-_LEAST_PAID_S = 60.0
+LEAST_PAID_S = 60.0
+"""Least time that is paid for a rented slot once it opens."""
+
 _PATIENCE_S = 120.0
 
 
@@ -33,8 +36,8 @@ class SiteState:
     site: Site
     role: Role
     link: SiteLink
-    per_node: int
-    """Trials at once on a node."""
+    role_slots: int
+    """Trials at once, by its role."""
     usd_per_hour: float | None
     """US dollars of a slot."""
     is_own: bool
@@ -79,7 +82,7 @@ class SiteState:
         """Most trials at once by its role, or by what its nodes have reported."""
         summary = self.link.look.summary
         known = summary.slots if summary is not None else None
-        return known or self.role.nodes * self.per_node
+        return known or self.role_slots
 
     @property
     def open_slots(self) -> int:
@@ -138,7 +141,7 @@ class SiteState:
             open_slots=self.open_slots,
             running_s=tuple(left_s(row) for row in rows if row.started is not None),
             assigned=tuple(number for number in assigned if number not in self.withdrawing),
-            min_paid_s=0.0 if self.is_own else _LEAST_PAID_S,
+            min_paid_s=0.0 if self.is_own else LEAST_PAID_S,
         )
 
     def shown(
@@ -183,22 +186,31 @@ class SiteState:
         return "open" if self.open_slots else "opening"
 
 
-def site_state(site: Site, recipe: Recipe, link: SiteLink) -> SiteState:
-    """Return a site before its part is known, by its role."""
-    role = site.roles[recipe.train.role]
-    has_gpus = bool(role.batch.gpus_per_node)
-    needs = needs_of(recipe, role, {}, has_gpus, 1)
-    num_gpus = role.batch.gpus_per_node or role.ranks_per_node
-    most = recipe.suite.trials_per_node if recipe.suite else None
-    node = NodeResources("", num_gpus, range(role.cpus_per_node), most)
-    per_node = max(node.holds(needs), 1)
+def slots_of(recipe: Recipe, site: Site) -> tuple[int, float | None]:
+    """Return a site's trials at once, by its role, and US dollars per hour of each.
+
+    The price is None if it is unknown.
+    """
+    role, suite = site.roles[recipe.train.role], recipe.suite or SuiteSpec()
+    num_gpus = role.batch.gpus_per_node
+    per_gpu = suite.trials_per_gpu if isinstance(suite.trials_per_gpu, int) else 1
+    cpus, ranks = range(role.cpus_per_node), role.ranks_per_node
+    node = NodeResources("", num_gpus or ranks, cpus, suite.trials_per_node)
+    needs = needs_of(recipe, role, {}, bool(num_gpus), per_gpu)
+    slots = max(role.nodes * max(node.holds(needs), 1) // needs.nodes, 1)
     cost = inform(None, f"price of site {site.name}", partial(most_cost, role))
-    usd = None if cost is None or cost.usd_per_hour is None else cost.usd_per_hour
+    usd = None if cost is None else cost.usd_per_hour
+    return slots, None if usd is None else usd / slots
+
+
+def site_state(site: Site, recipe: Recipe, link: SiteLink) -> SiteState:
+    """Return a site before its part is known."""
+    role, (slots, usd_per_hour) = site.roles[recipe.train.role], slots_of(recipe, site)
     return SiteState(
         site=site,
         role=role,
         link=link,
-        per_node=per_node,
-        usd_per_hour=None if usd is None else usd / role.nodes / per_node,
+        role_slots=slots,
+        usd_per_hour=usd_per_hour,
         is_own=meter_of(role) is None,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
-from headrace.errors import StepError
 from headrace.multi_site.driver import SitesDriver
 from headrace.multi_site.site_link import SiteLink
 from headrace.multi_site.sites import site_state
@@ -22,8 +21,6 @@ def run(context: StepContext) -> dict[str, Any]:
     Returns and raises as `headrace.suites.suite_step.run`.
     """
     suite = open_run(context.spec.run_id)
-    if suite.recipe.suite is None:
-        raise StepError(f"The recipe of {suite.run_id} has no suite")
     with ExitStack() as stack:
         states = []
         for name, each in sites_of(suite.folder).items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
 import uuid
@@ -51,6 +52,8 @@ from headrace.runs.trials import note_trials
 from headrace.runs.usage import note_usage
 from headrace.states import StepState
 from headrace.steps.step_kinds import step_kind
+
+logger = logging.getLogger(__name__)
 
 
 def create_run(request: RunRequest) -> Run:
@@ -194,6 +197,11 @@ def _fill(
     run, source = with_snapshot(run, source)
     for name, each in sites.items():
         write_record(run.folder.sites / f"{name}.json", each)
+        from headrace.runs.suite_sites import why_no_folder
+
+        asked = partial(why_no_folder, each.site)
+        if why := inform(run.folder, f"check of the folder of site {name}", asked, str):
+            logger.warning("site %s: %s; its trials wait", name, why)
     write_run(run, source)
     request = run.request
     containers = containers_of(run.recipe, run.site)

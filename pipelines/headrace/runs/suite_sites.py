@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from headrace.clusters.images import on_site
 from headrace.errors import HeadraceError, SiteError, UserError
+from headrace.files.layout import SiteFolder
 from headrace.files.machine import free_bytes
 from headrace.objects.store import is_remote, read_manifest_at
 from headrace.recipe.dataset import DatasetSpec
@@ -59,27 +61,11 @@ def check_one_site(site: str) -> None:
         )
 
 
-def with_driver(site: Site) -> Site:
-    """Return the first site of a suite over several, with the role of its driver.
-
-    Raises:
-        SiteError: The site has a role of that name.
-    """
-    if DRIVER_ROLE in site.roles:
-        raise SiteError(
-            f"Site '{site.name}' has a role '{DRIVER_ROLE}', and a suite over several sites adds a "
-            "role of this name to its first site",
-            "Rename it in the site file, or name another site first.",
-        )
-    role = Role(backend="local", kind="pool", lifetime=_LIFETIME_S)
-    return site.model_copy(update={"roles": {**site.roles, DRIVER_ROLE: role}})
-
-
 def over_sites(recipe: Recipe, site: Site, sites: Mapping[str, SuiteSite]) -> tuple[Recipe, Site]:
-    """Return recipe and site as a suite keeps them that runs on some sites; one is no several.
+    """Return recipe and site as a suite keeps them; over several sites with the driver's role.
 
     Raises:
-        SiteError: The site of the run is not the first of them.
+        SiteError: The site of the run is not the first of them, or has a role of that name.
     """
     first, *others = sites
     if first != site.name:
@@ -88,7 +74,17 @@ def over_sites(recipe: Recipe, site: Site, sites: Mapping[str, SuiteSite]) -> tu
             f"Name the same: --site {','.join(sites)}; or only one: suite.sites=[].",
         )
     suite = (recipe.suite or SuiteSpec()).model_copy(update={"sites": (*sites,) if others else ()})
-    return recipe.model_copy(update={"suite": suite}), with_driver(site) if others else site
+    recipe = recipe.model_copy(update={"suite": suite})
+    if not others:
+        return recipe, site
+    if DRIVER_ROLE in site.roles:
+        raise SiteError(
+            f"Site '{site.name}' has a role '{DRIVER_ROLE}', and a suite over several sites adds a "
+            "role of this name to its first site",
+            "Rename it in the site file, or name another site first.",
+        )
+    driver = Role(backend="local", kind="pool", lifetime=_LIFETIME_S)
+    return recipe, site.model_copy(update={"roles": {**site.roles, DRIVER_ROLE: driver}})
 
 
 def suite_sites(
@@ -133,15 +129,8 @@ def _suite_site(
         raise UserError("it is a file; in Airflow sites have names")
     site = load_site(asked, user)
     check_user(site, by)
-    dataset = recipe.dataset
-    if dataset is not None and not is_remote(dataset.path or ""):  # its copy there
-        copy = Path(site.folder).expanduser().absolute() / "datasets" / dataset.name
-        dataset = DatasetSpec(name=dataset.name, path=str(copy))
     resolved, site = resolve(
-        recipe.model_copy(update={"dataset": dataset}),
-        site,
-        "suite",
-        is_from_terminal=is_from_terminal,
+        at_site(recipe, site), site, "suite", is_from_terminal=is_from_terminal
     )
     check_role(resolved, site)
     check_targets(resolved, site)
@@ -149,10 +138,29 @@ def _suite_site(
     return SuiteSite(asked=asked, site=site, place=place)
 
 
+def at_site(recipe: Recipe, site: Site, packed: str = "") -> Recipe:
+    """Return a suite's recipe with the place of the dataset, or of its copy, for a site.
+
+    Args:
+        recipe: The suite's.
+        site: The site.
+        packed: Folder or URL of the packed dataset; empty: as in the recipe.
+    """
+    dataset = recipe.dataset
+    if dataset is None:
+        return recipe
+    place = packed or dataset.path or dataset.name
+    if not is_remote(place):
+        place = str(
+            SiteFolder(Path(site.folder).expanduser().absolute()).datasets / Path(place).name
+        )
+    return recipe.model_copy(update={"dataset": DatasetSpec(name=dataset.name, path=place)})
+
+
 def _lacking(recipe: Recipe, site: Site) -> Iterator[str]:
     """Yield what a site lacks for the trials of a suite."""
     folder = Path(site.folder).expanduser()
-    place = next(each for each in (folder, *folder.parents) if each.exists())
+    place = _nearest(folder)
     if not os.access(place, os.W_OK | os.X_OK):
         yield f"its folder {folder} cannot be written on this machine"
     for name, source in site.secrets.items():
@@ -162,17 +170,26 @@ def _lacking(recipe: Recipe, site: Site) -> Iterator[str]:
         is_there = Path(on_site(container, folder).image).exists()
         if container.is_pulled and not is_there and shutil.which("apptainer") is None:
             yield f"it has no image {container.image}, and this machine no apptainer to pull it"
-    path = recipe.dataset_path
-    if path is None or (not is_remote(path) and _is_at(path, folder)):
+    path, copy = recipe.dataset_path, Path(at_site(recipe, site).dataset_path or "")
+    is_here = path is not None and not is_remote(path)
+    if path is None or (is_here and (copy.exists() or Path(path).is_relative_to(folder))):
         return
     manifest = read_manifest_at(path, site.s3)
-    num_bytes = sum(each.num_bytes for each in manifest.shards)
-    if not is_remote(path) and free_bytes(place) < num_bytes:
-        free = free_bytes(place)
+    num_bytes, free = sum(each.num_bytes for each in manifest.shards), free_bytes(place)
+    if is_here and free < num_bytes:
         yield f"the dataset has {num_bytes:,} bytes, but its folder {folder} only {free:,} free"
 
 
-def _is_at(dataset: str, folder: Path) -> bool:
-    """Whether a dataset lies in a site's folder, or its copy does."""
-    copy = folder / "datasets" / Path(dataset).name
-    return copy.exists() or Path(dataset).expanduser().is_relative_to(folder)
+def why_no_folder(site: Site) -> str:
+    """Return why the folder of a site cannot be made now; empty if it can, or exists."""
+    place = _nearest(Path(site.folder).expanduser())
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".headrace-", dir=place))
+    except OSError as error:
+        return f"its folder {site.folder} cannot be written: {error.strerror or error}"
+    return ""
+
+
+def _nearest(folder: Path) -> Path:
+    """Return a folder, or the nearest one above it that exists."""
+    return next(each for each in (folder, *folder.parents) if os.path.exists(each))

@@ -72,6 +72,12 @@ class Trials(Record):
         )
 
 
+_CLOSED: Mapping[str, object] = {
+    "state": "closed", "why": "", "planned": 0, "running": 0, "assigned": 0, "eta_s": None,
+}  # fmt: skip
+"""What is true of each site of a suite that has ended."""
+
+
 class RunView(Record):
     """A run at one moment; null: unknown."""
 
@@ -367,20 +373,27 @@ def main_of(metrics: Mapping[str, float], *names: str | None) -> MainMetric | No
 
 
 def summary_of(record: RunRecord) -> tuple[SuiteSummary | None, str]:
-    """Return a suite's summary, or why it is unknown; of an ended suite it is read once."""
+    """Return a suite's summary, or why it is unknown; of an ended suite it is read once.
+
+    The sites of an ended suite are closed: its driver may have been stopped before it wrote that.
+    """
     read = _read_summary if record.finished_at is not None else _read_summary.__wrapped__
     return read(record.folder, record.finished_at)
 
 
 @lru_cache(maxsize=1000)
-def _read_summary(folder: str, _finished_at: float | None) -> tuple[SuiteSummary | None, str]:
+def _read_summary(folder: str, finished_at: float | None) -> tuple[SuiteSummary | None, str]:
     file = RunFolder(Path(folder)).summary
     try:
-        return read_record(file, SuiteSummary), ""
+        found = read_record(file, SuiteSummary)
     except StepError:
         return None, f"its {file.name} is damaged"
     except OSError as error:
         return None, f"its {file.name} cannot be read: {error.strerror}"
+    if found is not None and finished_at is not None:
+        sites = tuple(each.model_copy(update=_CLOSED) for each in found.sites)
+        found = found.model_copy(update={"sites": sites})
+    return found, ""
 
 
 def _trials(

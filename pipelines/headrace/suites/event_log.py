@@ -12,7 +12,6 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Protocol
 
 from pydantic import JsonValue, ValidationError
 
@@ -111,20 +110,23 @@ class Journal:
             raise TakenOverError(f"{owner} has taken this suite over")
 
 
-class Needs(Protocol):
-    """What attempts at trials need of the places where they run."""
+class Needs:
+    """What attempts at trials need of the places where they run; here nothing."""
 
     def needs(self, values: Mapping[str, JsonValue]) -> Resources:
         """Return the needs of a trial with these values."""
-        ...
+        del values
+        return Resources()
 
     def why_never(self, needs: Resources) -> str:
         """Return why a trial can never start there; empty if it can."""
-        ...
+        del needs
+        return ""
 
     def learn(self, gpu_bytes: int | None) -> bool:
         """Record the GPU memory that a trial used; return whether needs have changed."""
-        ...
+        del gpu_bytes
+        return False
 
 
 class EventWriter:

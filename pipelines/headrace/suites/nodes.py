@@ -17,6 +17,7 @@ from headrace.errors import LeaseError
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 from headrace.recipe.suite import SuiteSpec
+from headrace.suites.event_log import Needs
 from headrace.suites.schedule import Allocation, NodeResources, Placement, Resources
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class AskedNode:
     node: Node
 
 
-class SuiteNodes:
+class SuiteNodes(Needs):
     """The present nodes, with the free resources of each.
 
     Args:

@@ -2,11 +2,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
+from headrace import api
 from headrace.errors import SiteError
+from headrace.runs.planning import Planner
 from support.command_line import headrace
+from support.factories import write_site
+from support.many_sites import write_sites
 
 
 def test_the_scripts_that_a_run_on_slurm_would_submit(headrace_home: Path):
@@ -33,6 +38,34 @@ def test_ranks_are_those_of_the_recipe(headrace_home: Path):
 def test_a_role_that_the_site_lacks_is_told(headrace_home: Path):
     with pytest.raises(SiteError):
         headrace("plan", "digits", "train.role=tpu")
+
+
+SUITE = ["digits", "+suite.seeds=3", "--site", "lab,box"]
+
+
+def test_a_suite_over_several_sites_has_leases_of_each(headrace_home: Path):
+    write_sites(headrace_home)
+    with patch("headrace.execution.execute.planner", Planner):
+        told = json.loads(headrace("plan", *SUITE, "--json").output)
+        found = api.plan("digits", ["lab", "box"], suite={"seeds": 3})
+    at = [("", "cpu"), ("", "driver"), ("lab", "gpu"), ("box", "gpu")]
+    assert [(each["site"], each["role"]) for each in told["leases"]] == at
+    assert [(each.site, each.role) for each in found.leases] == at
+    assert told["frontier"]["points"] == []
+    assert found.prediction.seconds is None
+
+
+@pytest.mark.parametrize("command", ["plan", "check"])
+def test_a_site_that_lacks_something_is_named(headrace_home: Path, command: str):
+    write_sites(headrace_home)
+    write_site(headrace_home, "box", folder=str(headrace_home / "b"), secrets={"T": "env:T"})
+    if command == "check":
+        told = headrace(command, *SUITE)
+        assert told.exit_code == 1
+        assert "box: its secret T" in " ".join(told.output.split())
+        return
+    with pytest.raises(SiteError, match="box: its secret T"):
+        headrace(command, *SUITE)
 
 
 @pytest.mark.parametrize("name", ["laptop", "slurm-dev"])

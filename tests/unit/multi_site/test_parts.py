@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -213,6 +215,18 @@ def test_all_sites_that_cannot_be_used_are_named_before_anything_begins(
         assert each in told
     assert "\n  lab" not in told
     assert not (headrace_home / "lab" / "runs").exists()
+
+
+def test_a_site_whose_folder_cannot_be_made_yet_is_named_when_the_suite_begins(
+    headrace_home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_sites(headrace_home)
+    write_site(headrace_home, "box", folder="/proc/headrace")  # as a mount that does not answer
+    words = ("suite.sites=[lab,box]", "suite.grid.seed=[1,2]")
+    with patch("os.access", return_value=True):
+        make_run(kind="suite", site="lab", overrides=words)
+    (told,) = (each for each in caplog.messages if "site " in each)
+    assert re.fullmatch("site box: its folder /proc/headrace cannot .*; its trials wait", told)
 
 
 @pytest.mark.parametrize(
