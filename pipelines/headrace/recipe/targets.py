@@ -196,11 +196,15 @@ def uses(key: str, config: object, *, is_whole: bool = True) -> Iterator[TargetU
 
 def wrong_kind(key: str, what: str, kind: TargetKind) -> TargetError:
     """Return the error for an object of a wrong kind for its key."""
-    hint = f"Derive it from {kind.base}."
-    if key == "model":
-        hint = (f"Wrap it in a {kind.base} that has training_step and configure_optimizers, or "
-                "name a script of yours in train.script.")  # fmt: skip
-    return TargetError(f"'{key}' {what}, not a {kind.class_name}", hint)
+    if key != "model":
+        return TargetError(
+            f"'{key}' {what}, not a {kind.class_name}", f"Derive it from {kind.base}."
+        )
+    return TargetError(
+        f"'{key}' {what}, not a {kind.class_name}",
+        f"Wrap it in a {kind.base} that has training_step and configure_optimizers, or name a "
+        "script of yours in train.script.",
+    )
 
 
 def is_under(name: str, prefixes: Iterable[str]) -> bool:
