@@ -11,7 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 
 PUBLIC: dict[str, tuple[str, ...]] = {
-    "headrace.api": ("run", "sweep", "check", "plan", "list_runs", "result", "RunResult", "Plan"),
+    "headrace.api": ("run", "sweep", "check", "plan", "list_runs", "result", "RunResult"),
+    "headrace.execution.execute": ("Plan",),
     "headrace.script": (
         "dataset", "dataset_folder", "loader", "newest", "saving", "report", "stop_asked", "pause",
     ),

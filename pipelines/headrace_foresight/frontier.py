@@ -19,7 +19,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.recipe.suite import SuiteSpec
 from headrace.runs.prediction import ExpectedSite, Frontier, FrontierPoint, Interval
-from headrace.suites.site_plan import Plan, PlanInput, PlannedSite, Policy, plan
+from headrace.suites.site_plan import PlanInput, PlannedSite, Policy, SitesPlan, plan
 from headrace.suites.trial_order import trial_order
 from headrace_foresight.forecast import Floats, Forecast, possible
 from headrace_foresight.past_attempts import past_of
@@ -131,7 +131,7 @@ class _Curve:
         )
 
 
-def _means(plans: Sequence[Plan], name: str) -> dict[str, float]:
+def _means(plans: Sequence[SitesPlan], name: str) -> dict[str, float]:
     rows = [[getattr(site, name) for site in each.sites] for each in plans]
     means = np.mean(rows, axis=0)
     return {site.name: float(mean) for site, mean in zip(plans[0].sites, means, strict=True)}

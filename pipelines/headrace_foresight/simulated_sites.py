@@ -7,9 +7,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from headrace.suites.site_plan import Plan, PlanInput, PlannedSite, plan
+from headrace.suites.site_plan import PlanInput, PlannedSite, SitesPlan, plan
 from headrace_foresight.scenario import Nodes, Outcome, SimulatedJob
-from headrace_foresight.simulate import Piece, World
+from headrace_foresight.simulated_nodes import SimulatedTrial, World
 
 _CALLS = 200
 """A suite as planned at first is divided into so many parts; at least once in each it is planned
@@ -20,7 +20,7 @@ again, and trials are assigned for one of them ahead."""
 class PlannedWorld(World):
     """Sites of a suite; a trial waits at none, or at that to which it is assigned."""
 
-    at_sites: dict[str, list[Piece]] = field(default_factory=dict)
+    at_sites: dict[str, list[SimulatedTrial]] = field(default_factory=dict)
     moves: int = 0
     planned_at: float = -math.inf
     every_s: float = 0.0
@@ -30,14 +30,14 @@ class PlannedWorld(World):
         super().__post_init__()
         self.at_sites = {kind.site: [] for kind in self.scenario.nodes}
 
-    def put(self, piece: Piece) -> None:
+    def put(self, piece: SimulatedTrial) -> None:
         """Let a trial wait, and plan when all trials of this moment have come."""
         bisect.insort(self.waiting, piece, key=self.place_of)
         if not self.is_due:
             self.is_due = True
             self.env.timeout(0.0).callbacks.append(lambda _: self.plan())
 
-    def waiting_for(self, kind: Nodes) -> list[Piece]:
+    def waiting_for(self, kind: Nodes) -> list[SimulatedTrial]:
         """Return the trials that are assigned to a site."""
         return self.at_sites[kind.site]
 
@@ -48,8 +48,8 @@ class PlannedWorld(World):
         )
         return self.has_work(kind) and len(self.at_sites[kind.site]) > room * self.scenario.pack
 
-    def ended(self, kind: Nodes, pieces: Sequence[Piece]) -> None:
-        """Plan again if the site has no more trials, or it is time."""
+    def ended(self, kind: Nodes, pieces: Sequence[SimulatedTrial]) -> None:
+        """SitesPlan again if the site has no more trials, or it is time."""
         super().ended(kind, pieces)
         is_time = self.env.now >= self.planned_at + self.every_s
         if self.waiting and (is_time or not self.at_sites[kind.site]):
@@ -68,7 +68,7 @@ class PlannedWorld(World):
             self.carry_out(plan(self.input()))
         self.wake()
 
-    def carry_out(self, found: Plan) -> None:
+    def carry_out(self, found: SitesPlan) -> None:
         """Let trials wait where the plan has them."""
         pieces = {piece.rank: piece for piece in self.waiting}
         for number, site in found.assign:

@@ -193,13 +193,9 @@ def _row(
         ) from error
     found = {name: WhatIfFigure(**vars(each)) for name, each in spans.items()}
     figures = {name: found[name] for name in found if name in WhatIfRow.model_fields}
-    prices = [
-        price
-        for each in places
-        if not (policy and each.is_own)
-        for price, is_used in ((each.usd_per_hour, spot < 1), (each.spot_usd_per_hour, spot > 0))
-        if is_used
-    ]
+    paid = [each for each in places if not (policy and each.is_own)]
+    prices = [each.usd_per_hour for each in paid if spot < 1]
+    prices += [each.spot_usd_per_hour for each in paid if spot > 0]
     return WhatIfRow(
         site=policy or places[0].name,
         policy=policy or "",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -52,36 +52,43 @@ def what_if(  # noqa: PLR0913  options of a command
     are random, a figure is a mean, with half of its 80 % interval.
 
     Examples:
-        headrace what-if digits --nodes 1,2,4 --pack 1,2
-        headrace what-if durations.csv --nodes 10,20,60 --price 0.752 --spot 0,1 --spot-price 0.23
+        headrace what-if durations.csv --nodes 20,60 --price 0.752 --spot 0,1 --spot-price 0.23
         headrace what-if --duration 1h2m:10d16h --trials 1386 --total 16542h --nodes 60
         headrace what-if digits --site lab --site aws --policy own-first,spread --deadline 2d
     """
-    from headrace_foresight.durations import duration_of
     from headrace_foresight.what_if import Question, answer
 
-    given = words.Given(duration=lasting, trials=trials, total=total)
-    forecasts, source = words.trials_of(work, overrides or [], given, (site or ["laptop"])[0])
+    given, first = words.Given(lasting, trials, total), (site or ["laptop"])[0]
+    forecasts, source = words.trials_of(work, overrides or [], given, first)
     asked = {"gpus": gpus, "usd_per_hour": price, "spot_usd_per_hour": spot_price}
-    waits = {"queue_s": words.seconds(queue), "boot_s": words.seconds(boot)}
+    asked |= {"queue_s": words.seconds(queue), "boot_s": words.seconds(boot)}
     question = Question(
         trials=forecasts,
-        places=() if policy and not site else tuple(words.places(site or [], **asked, **waits)),
-        nodes=tuple(words.numbers("nodes", nodes, int, 1)),
-        spots=tuple(words.numbers("spot", spot, float, 0.0)),
-        packs=tuple(words.numbers("pack", pack, int, 1)),
-        orders=tuple(order.split(",")),
-        walltimes_s=tuple(map(duration_of, walltime.split(","))) if walltime else (math.inf,),
+        places=() if policy and not site else tuple(words.places(site or [], **asked)),
+        **_axes(nodes, spot, pack, order, walltime),
         beside=tuple(words.beside(also)),
         interruptions_per_hour=ASSUMED_PER_HOUR if interruptions is None else interruptions,
         slow_down=slow_down,
-        checkpoint_s=duration_of(checkpoint),
+        checkpoint_s=words.seconds(checkpoint) or 600.0,
         restart_s=words.seconds(restart) or 0.0,
         policies=tuple(filter(None, policy.split(","))),
         deadline_s=words.seconds(deadline) or math.inf,
         budget_usd=budget,
     )
     _tell(answer(question, repeats, seed), source, sum(each.seconds for each in forecasts), as_json)
+
+
+def _axes(nodes: str, spot: str, pack: str, order: str, walltime: str) -> dict[str, Any]:
+    """Return the fields of a question with several values."""
+    from headrace_foresight.durations import duration_of
+
+    return {
+        "nodes": tuple(words.numbers("nodes", nodes, int, 1)),
+        "spots": tuple(words.numbers("spot", spot, float, 0.0)),
+        "packs": tuple(words.numbers("pack", pack, int, 1)),
+        "orders": tuple(order.split(",")),
+        "walltimes_s": tuple(map(duration_of, walltime.split(","))) if walltime else (math.inf,),
+    }
 
 
 def _tell(rows: Sequence[WhatIfRow], source: str, total_s: float, as_json: bool) -> None:

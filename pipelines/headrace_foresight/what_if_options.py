@@ -77,7 +77,7 @@ Repeats = Annotated[int, typer.Option(min=1, max=10_000, help="Simulations of ea
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Given:
     """Durations from the user."""
 

@@ -249,7 +249,7 @@ def test_entry_points_name_what_exists(wheel):
         ("headrace.commands", "bench"): "headrace_bench.commands:COMMANDS",
         ("headrace.commands", "cloud"): "headrace_ec2.commands:COMMANDS",
         ("headrace.commands", "foresight"): "headrace_foresight.commands:COMMANDS",
-        ("headrace.forecast", "foresight"): "headrace_foresight.trial_forecast:ForecastOrder",
+        ("headrace.forecast", "foresight"): "headrace_foresight.suite_order:ForecastOrder",
         ("headrace.commands", "probe"): "headrace_probes.commands:COMMANDS",
         ("headrace.steps", "probe"): "headrace_probes.probe_kind:PROBE",
         ("apache_airflow_provider", "provider_info"): "headrace_airflow.provider:get_provider_info",

@@ -22,7 +22,7 @@ from headrace.ledger.run_filter import RunFilter
 from headrace.recipe.load import parse
 from headrace.recipe.site import RetentionRule
 from headrace.runs.audit import Actor
-from headrace.runs.parts import check_whole
+from headrace.runs.parts import whole
 
 _MOST, _MOST_NAMED = 10, 3
 _SIZE = ListColumn("size", lambda item: decimal(item.num_bytes), is_figure=True)
@@ -104,10 +104,7 @@ def clean(  # noqa: PLR0913  options of a command
         what = f"Runs are named, and {', '.join(sorted(given))} is given"
         raise UserError(what, "Name runs, or select them by options.")
     _check_tags(rule.keep_tags)
-    found = [open_ledger().run(run_id) for run_id in runs or ()]
-    for record in found:
-        check_whole(record, "clean")
-    named = [record.run_id for record in found]
+    named = [whole(run_id, "clean") for run_id in runs or ()]
     plan = make_plan(rule, named=named) if given or named else retention_plan()
     going = [item for item in plan if not item.stays]
     if not as_json:

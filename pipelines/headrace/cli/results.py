@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -94,23 +94,27 @@ def results(  # noqa: PLR0913  options of a command
         else:
             every = trials_of(record)
             rows = judged_by(choose(every), sought) if sought else choose(every)
-            objectives = sought or sought_by(RunFolder(Path(record.folder))).objectives
+            folder = RunFolder(Path(record.folder))
+            objectives = sought or sought_by(folder).objectives
             status.update(f"Comparing {len(rows):,} trials …")
             if parquet and output is not None:
                 write_parquet(table_of(rows, objectives), output)
             elif csv:
                 text = as_csv_text(table_of(rows, objectives), "number")
             elif as_json:
-                found = results_of(rows, objectives)
-                text = _for_programs(rows, found, scaling_of(RunFolder(Path(record.folder)), rows))
+                text = _for_programs(rows, results_of(rows, objectives), scaling_of(folder, rows))
             else:
                 shown = [*_for_people(rows, results_of(rows, objectives)), *_environments(every)]
-                shown += _scaling(scaling_of(RunFolder(Path(record.folder)), rows))
+                shown += _scaling(scaling_of(folder, rows))
+    _show(text, output, shown)
+
+
+def _show(text: str, output: Path | None, parts: Iterable[RenderableType]) -> None:
     if output is not None and text:
         write_text(output, text)
     elif text:
         typer.echo(text, nl=not text.endswith("\n"))
-    for part in shown:
+    for part in parts:
         open_console().print(part)
 
 

@@ -34,7 +34,7 @@ from headrace.suites.records import (
     SuiteSummary,
     Withdrawn,
 )
-from headrace.suites.site_plan import Plan, PlanInput, SitePlan, plan
+from headrace.suites.site_plan import PlanInput, SitePlan, SitesPlan, plan
 from headrace.suites.suite_state import TrialState
 from headrace.suites.trial_order import Eta, elapsed_s
 from headrace.suites.trial_policy import Glances, ended, folder_of, judge, left_by
@@ -55,7 +55,7 @@ _LATE = 0.2
 """A trial that takes longer than expected is expected to go on for this share of its time."""
 
 _LEAST_DONE = 0.05
-"""Progress after which a running trial tells more about its end than trials before it."""
+"""Progress after which a running trial is expected by it, not by trials before it."""
 
 _GUESS_S = 60.0
 """Duration of a trial before any has ended."""
@@ -97,7 +97,7 @@ class SitesDriver(SuiteDriver):
         super().__init__(context, journal, source, Needs())  # the parts know them
         self._glances = _PartGlances(self._run, sites)
         self._sites = {each.name: each for each in sites}
-        self._plan = Plan(sites=tuple(SitePlan(name=each.name) for each in sites))
+        self._plan = SitesPlan(sites=tuple(SitePlan(name=each.name) for each in sites))
         self._known: set[tuple[str, int, int, str, float]] = set()
         self._expected_s: dict[int, float] = {}
         self._begun_at = time.time()

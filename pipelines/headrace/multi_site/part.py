@@ -184,7 +184,7 @@ def _note(run: Run, **changes: Any) -> None:
 def main(arguments: list[str]) -> None:
     """Carry out a part, unless another process does.
 
-    With `--detach` a process does that which is no descendant of the caller; this one ends then.
+    With `--detach` a process does that that does not descend from the caller; this one ends then.
     """
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"

@@ -41,7 +41,7 @@ _OF_THE_PART = shutil.ignore_patterns("attempts", "recipe.json", "site.json")
 
 @dataclass(frozen=True, kw_only=True)
 class PartLook:
-    """A part of a suite as it was last seen."""
+    """A part of a suite when it was last reached."""
 
     run_id: str = ""
     """Empty before the site was first used."""
@@ -52,7 +52,7 @@ class PartLook:
     why: str = ""
     """Why it did."""
     phase: str = ""
-    """What it does before its trials, such as copying the dataset; empty if it does not."""
+    """What it does before its trials, as copying the dataset; empty if it does nothing."""
     summary: SuiteSummary | None = None
     usd: float | None = None
     seen_s: float = float("-inf")
@@ -80,7 +80,7 @@ class SiteLink:
         name: Name of the site.
 
     Attributes:
-        look: The part as it was last seen.
+        look: The part when it was last reached.
         news: Entries of its journal that have not been taken.
     """
 

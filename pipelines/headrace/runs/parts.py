@@ -92,6 +92,12 @@ def sites_of(suite: RunFolder) -> dict[str, SuiteSite]:
     return {each.site.name: each for each in sorted(found, key=lambda each: each.place)}
 
 
+def whole(run_id: str, what: str) -> str:
+    """Return the id of a run, unless it is a part; raise as `check_whole`."""
+    check_whole(open_ledger().run(run_id), what)
+    return run_id
+
+
 def check_whole(record: RunRecord, what: str) -> None:
     """Refuse a part for an act on whole suites, such as `resume`.
 

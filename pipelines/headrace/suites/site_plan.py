@@ -76,7 +76,7 @@ class SitePlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class SitesPlan:
     """The plan for a suite."""
 
     sites: tuple[SitePlan, ...]
@@ -122,7 +122,7 @@ class _Schedule:
     makespan_s: float
 
 
-def plan(now: PlanInput) -> Plan:
+def plan(now: PlanInput) -> SitesPlan:
     """Return which sites open, and which trials are assigned or taken back now.
 
     Each trial, in order, gets the slot where it ends first. The same input gives the same plan, and
@@ -144,7 +144,7 @@ def plan(now: PlanInput) -> Plan:
         elif name and not home and work.is_due(work.by_name[name], start_s):
             assign.append((start_s, number, name))
         start_s += seconds / work.by_name[name].speed if name else 0.0
-    return Plan(
+    return SitesPlan(
         sites=tuple(_of_site(each, counts, found, work) for each in now.sites),
         assign=tuple((number, name) for _, number, name in sorted(assign, key=lambda one: one[0])),
         withdraw=tuple(withdraw),

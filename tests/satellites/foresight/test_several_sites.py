@@ -16,7 +16,7 @@ from headrace.recipe.load import load_recipe
 from headrace.runs.prediction import ExpectedSite, Frontier, FrontierPoint, Interval
 from headrace.runs.runs import open_run
 from headrace.suites.records import Assigned
-from headrace.suites.site_plan import Plan, PlanInput, plan
+from headrace.suites.site_plan import PlanInput, SitesPlan, plan
 from headrace.suites.suite_state import SuiteState
 from headrace_foresight.durations import filling
 from headrace_foresight.forecast import Forecast
@@ -25,7 +25,8 @@ from headrace_foresight.simulate import simulate
 from headrace_foresight.simulated_sites import planned_site
 from headrace_foresight.site_outcomes import site_outcomes
 from headrace_foresight.site_pace import speeds_of
-from headrace_foresight.trial_forecast import ForecastOrder, expected_of
+from headrace_foresight.suite_order import ForecastOrder
+from headrace_foresight.trial_forecast import expected_of
 from headrace_foresight.what_if import Place, Question, answer
 from support import suite_journal
 from support.command_line import headrace, refusal
@@ -45,7 +46,7 @@ AWS = Nodes(
 
 def both(
     seconds: np.ndarray, scenario: Scenario, noise: float = 0.2, seed: int = 0
-) -> tuple[Plan, Outcome]:
+) -> tuple[SitesPlan, Outcome]:
     """Return what the planner forecasts, and what comes if durations differ from the expected."""
     random = np.random.default_rng(seed)
     sites = {kind.site: kind for kind in scenario.nodes}

@@ -17,8 +17,9 @@ from headrace.suites.suite_state import SuiteState, TrialState
 from headrace_foresight.forecast import Forecast, features_of
 from headrace_foresight.past_attempts import PastAttempt, Steps
 from headrace_foresight.pruning import rule_shares
+from headrace_foresight.suite_order import ForecastOrder
 from headrace_foresight.training_time import training_s
-from headrace_foresight.trial_forecast import ForecastOrder, eta_of, forecasts_of, known_of
+from headrace_foresight.trial_forecast import eta_of, forecasts_of, known_of
 from support import suite_journal
 
 

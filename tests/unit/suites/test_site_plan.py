@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.suites.site_plan import Plan, PlanInput, PlannedSite, plan
+from headrace.suites.site_plan import PlanInput, PlannedSite, SitesPlan, plan
 
 HOUR_S = 3600.0
 
@@ -29,7 +29,7 @@ def asked(*sites: PlannedSite, trials: list[float], **changes: object) -> PlanIn
     return PlanInput(sites=sites, waiting=waiting, **changes)  # type: ignore[arg-type]
 
 
-def slots_of(found: Plan) -> dict[str, int]:
+def slots_of(found: SitesPlan) -> dict[str, int]:
     return {each.name: each.slots for each in found.sites}
 
 
@@ -165,7 +165,7 @@ def situations(draw: st.DrawFn) -> PlanInput:
     )
 
 
-def carried_out(now: PlanInput, found: Plan) -> PlanInput:
+def carried_out(now: PlanInput, found: SitesPlan) -> PlanInput:
     gone = set(found.withdraw)
     sites = tuple(
         replace(
