@@ -101,7 +101,7 @@ def test_what_the_help_tells_of_a_command_is_how_its_own_begins() -> None:
 
 WITHOUT_JSON = """
 demo up down env password cancel logs shell schema lock package adopt
-attach, mark, suite pause, suite resume, suite cancel, suite retry, suite prioritize
+attach, mark, suite pause, suite resume, suite cancel, suite retry, suite prioritize, suite site
 suite add, lease close, lease reap, lease adopt, lease shell, cloud destroy, example digits
 ledger migrate, ledger export, ledger url, bench read, bench pack, bench stage, bench train
 bench s3, bench suite, bench foresight, bench gpu, bench, site edit
