@@ -46,8 +46,10 @@ def frontier(recipe: Recipe, sites: Sequence[Site]) -> Frontier:
     name, trials = next(iter(known.items()))
     planned = [_planned(recipe, site, speeds[site.name]) for site in sites]
     curve = _Curve(recipe.suite or SuiteSpec(), planned, trials)  # at speed 1 on the first known
+    points = tuple(curve.points())
+    source = f"{len(trials)} trials, by {found[name][1]} earlier runs or trials on {name}"
     return Frontier(
-        points=tuple(curve.points()),
+        points=points,
         sites=tuple(
             ExpectedSite(
                 site=each.name,
@@ -58,7 +60,7 @@ def frontier(recipe: Recipe, sites: Sequence[Site]) -> Frontier:
             )
             for each in planned
         ),
-        source=f"{len(trials)} trials, by {found[name][1]} earlier runs or trials on {name}",
+        source=source if points else "Within its budget the suite never ends",
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from headrace.clusters.lease_records import PoolRecord
-from headrace.errors import StepError
+from headrace.errors import StepError, UnknownNameError
 from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder
 from headrace.files.lines import read_last_line
@@ -24,6 +24,7 @@ from headrace.recipe.fence import absolute
 from headrace.recipe.gang_size import gang_size
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
+from headrace.runs.parts import suite_of_part
 from headrace.runs.planned_steps import steps_of
 from headrace.runs.runs import Run, open_run, run_of_record
 from headrace.states import StepState
@@ -122,7 +123,7 @@ def earlier(recipe: Recipe, site: Site, role_name: str) -> tuple[PastAttempt, ..
     by_run = grouped((row.run_id, row) for row in rows)
     found: list[PastAttempt] = []
     for run in reversed(runs_of(list(by_run)[:_NUM_RUNS])):
-        with suppress(StepError):
+        with suppress(StepError, UnknownNameError):
             found += _of_run(run_of_record(run), role_name, by_run[run.run_id])
     return tuple(found)
 
@@ -149,6 +150,15 @@ def starts_of(site_name: str, role_name: str) -> list[float]:
     ]
 
 
+def recipe_of(run: Run) -> Recipe:
+    """Return a run's recipe as its user wrote it; that of a part has the suite's dataset."""
+    suite_id = suite_of_part(run.run_id)
+    if suite_id is None:
+        return run.recipe_as_asked
+    dataset = open_run(suite_id).recipe.dataset
+    return run.recipe_as_asked.model_copy(update={"dataset": dataset})
+
+
 def _of_run(run: Run, role_name: str, rows: Sequence[AttemptRecord]) -> Iterator[PastAttempt]:
     role = run.site.roles.get(role_name)
     for step in dict.fromkeys(row.step for row in rows):
@@ -168,7 +178,7 @@ def _of_run(run: Run, role_name: str, rows: Sequence[AttemptRecord]) -> Iterator
             steps = _steps(run.folder, batch) or steps
         yield PastAttempt(
             kind=last.kind,
-            recipe=run.recipe_as_asked,
+            recipe=recipe_of(run),
             ranks=slots(last.kind, run.recipe, role),
             seconds=seconds,
             queue_s=_without_nodes_s(run, last) if last.kind == "pack" else 0.0,

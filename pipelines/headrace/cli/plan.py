@@ -126,7 +126,7 @@ def calibrate(request: RunRequest) -> None:
 def frontier_shown(found: Frontier) -> Iterator[str | Table]:
     """Yield what a suite takes and costs: by policies and deadlines, then bars of the cost."""
     if not found.points:
-        yield "no forecast: within its budget the suite never ends, or no package forecasts it"
+        yield f"no forecast: {found.source}"
         return
     yield found.source
     names = [each.site for each in found.sites]

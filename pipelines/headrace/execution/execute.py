@@ -14,7 +14,7 @@ from pathlib import Path
 from headrace.clusters import lease_machines
 from headrace.clusters.lease_records import LeaseSpec, Walltime
 from headrace.clusters.lifetime import leaving_s
-from headrace.errors import CapacityError, StorageError, StorageFullError
+from headrace.errors import CapacityError, StorageError, StorageFullError, UserError
 from headrace.execution.decisions import End, Submit, Wait, decide
 from headrace.execution.reap import end_run
 from headrace.execution.step_attempts import act, conclude, observe, remembered
@@ -204,8 +204,7 @@ def planned(recipe: Recipe, site: Site) -> Plan:
     """Return what a run, or a suite, would request, take and cost.
 
     Raises:
-        UserError: The recipe does not fit the site, or one of `suite.sites`; or no earlier run
-            shows how long a suite over several takes.
+        UserError: The recipe does not fit the site, or one of `suite.sites`.
     """
     kind = "train" if recipe.suite is None else "suite"
     sites = suite_sites(recipe, None, account(), is_from_terminal=True)
@@ -215,13 +214,13 @@ def planned(recipe: Recipe, site: Site) -> Plan:
     for name, each in sites.items():
         found = previews(at_site(recipe, each.site), each.site, "part")
         leases += (lease.model_copy(update={"site": name}) for lease in found)
-    frontier = planner().frontier(recipe, [each.site for each in sites.values()])
-    unknown = tuple(step.name for step in steps_of(recipe, kind))
-    return Plan(
-        leases=tuple(leases),
-        prediction=Prediction(unknown=unknown),
-        frontier=frontier or Frontier(points=()),
-    )
+    unknown = Prediction(unknown=tuple(step.name for step in steps_of(recipe, kind)))
+    try:
+        frontier = planner().frontier(recipe, [each.site for each in sites.values()])
+    except UserError as error:  # no earlier run: the leases are known nevertheless
+        frontier = Frontier(points=(), source=error.what)
+    frontier = frontier or Frontier(points=(), source="No package forecasts it")
+    return Plan(leases=tuple(leases), prediction=unknown, frontier=frontier)
 
 
 def _preview(

@@ -124,7 +124,7 @@ class SiteLink:
         while not self._ends.is_set():
             try:
                 self._round()
-            except (HeadraceError, OSError) as error:
+            except Exception as error:  # noqa: BLE001  the thread goes on; the site shows why
                 what = error.what if isinstance(error, HeadraceError) else str(error)
                 if what != self.look.error:
                     logger.warning("Site %s is out of reach: %s", self.name, what)

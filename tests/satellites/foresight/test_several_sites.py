@@ -12,6 +12,7 @@ import pytest
 
 from headrace.errors import UserError
 from headrace.files.atomic import write_record
+from headrace.multi_site.parts import make_part
 from headrace.recipe.load import load_recipe
 from headrace.runs.prediction import ExpectedSite, Frontier, FrontierPoint, Interval
 from headrace.runs.runs import open_run
@@ -20,6 +21,7 @@ from headrace.suites.site_plan import PlanInput, SitesPlan, plan
 from headrace.suites.suite_state import SuiteState
 from headrace_foresight.durations import filling
 from headrace_foresight.forecast import Forecast
+from headrace_foresight.past_attempts import is_alike, recipe_of
 from headrace_foresight.scenario import Nodes, Outcome, Scenario, SimulatedJob
 from headrace_foresight.simulate import simulate
 from headrace_foresight.simulated_sites import planned_site
@@ -29,8 +31,9 @@ from headrace_foresight.suite_order import ForecastOrder
 from headrace_foresight.trial_forecast import expected_of
 from headrace_foresight.what_if import Place, Question, answer
 from support import suite_journal
-from support.command_line import headrace, refusal
+from support.command_line import headrace
 from support.factories import built_in, write_site
+from support.many_sites import packed_suite
 from support.past_runs import step_ended
 from support.runs import lease_on_disk, make_run
 
@@ -152,7 +155,7 @@ def test_a_suite_over_several_sites_is_forecast_by_policies_and_deadlines(headra
     roles = built_in("sites", "laptop")["roles"]
     roles["gpu"]["price"] = {"usd_per_node_hour": 36.0}
     write_site(headrace_home, "box", roles=roles)
-    assert "No earlier run shows" in refusal(*TWO_SITES).what
+    assert "no forecast: No earlier run shows" in headrace(*TWO_SITES).stdout
     past_run("laptop", 20.0)
     past_run("box", 10.0)
     shown = headrace(*TWO_SITES)
@@ -221,3 +224,11 @@ def test_what_was_expected_of_each_site_stands_beside_what_came(headrace_home: P
     assert "$" not in shown.splitlines()[0]
     assert "0.50, 0.12" in shown
     assert "5:00, 6:40" in shown
+
+
+def test_parts_of_earlier_suites_inform_about_new_ones(headrace_home: Path) -> None:
+    """Their dataset is a copy at their site; the recipe of a new suite names its source."""
+    suite = packed_suite(headrace_home)
+    part = make_part(suite, "box")
+    assert part.recipe.dataset != suite.recipe.dataset
+    assert is_alike("train", recipe_of(part), suite.recipe)
