@@ -60,8 +60,7 @@ class SampledMoments:
         if not num_rows:
             return
         size = math.ceil(num_rows / self._every)
-        drawn = xxhash.xxh3_64_intdigest(sample_id.to_bytes(8, "little"))
-        window = drawn % math.ceil(num_rows / size)
+        window = _drawn(sample_id, math.ceil(num_rows / size))
         start, stop = window * size, min((window + 1) * size, num_rows)
         pieces = _cut(items, start * self._row_bytes, stop * self._row_bytes)
         self._waiting.append(b"".join(pieces))  # a copy, for views would keep whole files in memory
@@ -212,6 +211,10 @@ def _pair(a: Moments, b: Moments) -> Moments:
         minimum=min(a.minimum, b.minimum),
         maximum=max(a.maximum, b.maximum),
     )
+
+
+def _drawn(sample_id: int, num_windows: int) -> int:
+    return xxhash.xxh3_64_intdigest(sample_id.to_bytes(8, "little")) % num_windows
 
 
 def _cut(items: Sequence[Buffer], start: int, stop: int) -> list[Buffer]:
