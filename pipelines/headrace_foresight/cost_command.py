@@ -29,10 +29,8 @@ from headrace.recipe.site import SitePrices
 from headrace.recipe.teams import known_sites, teams_of
 from headrace.runs.costs import run_cost
 from headrace.runs.refresh_usage import price_again, refresh_usage, wasted
-from headrace.runs.runs import Run, open_run
 from headrace_foresight.allowances import MEASURES, known_allowances
 from headrace_foresight.bill import compare
-from headrace_foresight.site_outcomes import site_outcomes
 
 _HOUR_S, _KWH, _GB = 3600.0, 1000.0, 1e9
 _BY = (*get_args(By), "service")
@@ -131,13 +129,19 @@ def _show(by: str, chosen: dict[str, Any], limit: int) -> None:
         tell(f"Price of {f'{line.kind} {line.market}'.strip()}: {line.price}.")
     if run:
         with suppress(StepError):  # its folder may be gone
-            _tell_of_sites(open_run(run))
+            _tell_of_sites(run)
     else:
         _tell_allowances(chosen["site_name"] or "", chosen["owner"] or "")
 
 
-def _tell_of_sites(run: Run) -> None:
+def _tell_of_sites(run_id: str) -> None:
     """Show what a suite over several sites expected of each, and what came."""
+    if not open_ledger().parts_of(run_id):
+        return
+    from headrace.runs.runs import open_run  # other costs need no recipe
+    from headrace_foresight.site_outcomes import site_outcomes
+
+    run = open_run(run_id)
     listed = Listing("site: expected, came", *_FIGURES, figures=tuple(_FIGURES))
     for each in (found := site_outcomes(run.folder, run.recipe)):
         cells = []

@@ -40,7 +40,7 @@ BUDGETS = {
     "headrace_airflow": 2679,
     "headrace_bench": 4829,
     "headrace_ec2": 1943,
-    "headrace_foresight": 4652,
+    "headrace_foresight": 4656,
     "headrace_pages": 1922,
     "headrace_probes": 2192,
     "headrace_queues": 745,
