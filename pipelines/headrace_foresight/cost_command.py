@@ -21,6 +21,8 @@ from headrace.cli.console import (
 )
 from headrace.cli.listing import Listing
 from headrace.errors import LedgerError, StepError, UserError, nearest
+from headrace.files.atomic import is_there
+from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.run_filter import first_day
 from headrace.ledger.usage_records import UsageSum
@@ -136,7 +138,7 @@ def _show(by: str, chosen: dict[str, Any], limit: int) -> None:
 
 def _tell_of_sites(run_id: str) -> None:
     """Show what a suite over several sites expected of each, and what came."""
-    if not open_ledger().parts_of(run_id):
+    if not is_there(RunFolder(Path(open_ledger().run(run_id).folder)).summary):
         return
     from headrace.runs.runs import open_run  # other costs need no recipe
     from headrace_foresight.site_outcomes import site_outcomes

@@ -25,7 +25,7 @@ from headrace_foresight.forecast import Floats, Forecast, possible
 from headrace_foresight.past_attempts import past_of
 from headrace_foresight.simulate import span
 from headrace_foresight.site_pace import relative
-from headrace_foresight.work_ahead import forecasts_at, unknown
+from headrace_foresight.work_ahead import forecasts_at
 
 _DRAWS = 10
 _DEADLINES = 4
@@ -33,15 +33,12 @@ _DEADLINES = 4
 
 
 def frontier(recipe: Recipe, sites: Sequence[Site]) -> Frontier:
-    """Return forecasts for each policy without a deadline, and for deadlines.
-
-    Raises:
-        UserError: No earlier run shows how long the trials take on any of the sites.
-    """
+    """Return forecasts for each policy without a deadline, and for deadlines."""
     found = {site.name: forecasts_at(recipe, site, past_of(recipe, site, "part")) for site in sites}
     known = {name: trials for name, (trials, _) in found.items() if trials}
     if not known:
-        raise unknown(f"No earlier run shows how long {recipe.name} takes on these sites")
+        why = f"No earlier run shows how long {recipe.name} takes on these sites"
+        return Frontier(points=(), source=why)
     speeds = relative(known, [site.name for site in sites])
     name, trials = next(iter(known.items()))
     planned = [_planned(recipe, site, speeds[site.name]) for site in sites]

@@ -14,7 +14,7 @@ from pathlib import Path
 from headrace.clusters import lease_machines
 from headrace.clusters.lease_records import LeaseSpec, Walltime
 from headrace.clusters.lifetime import leaving_s
-from headrace.errors import CapacityError, StorageError, StorageFullError, UserError
+from headrace.errors import CapacityError, StorageError, StorageFullError
 from headrace.execution.decisions import End, Submit, Wait, decide
 from headrace.execution.reap import end_run
 from headrace.execution.step_attempts import act, conclude, observe, remembered
@@ -215,11 +215,7 @@ def planned(recipe: Recipe, site: Site) -> Plan:
         found = previews(at_site(recipe, each.site), each.site, "part")
         leases += (lease.model_copy(update={"site": name}) for lease in found)
     unknown = Prediction(unknown=tuple(step.name for step in steps_of(recipe, kind)))
-    try:
-        frontier = planner().frontier(recipe, [each.site for each in sites.values()])
-    except UserError as error:  # no earlier run: the leases are known nevertheless
-        frontier = Frontier(points=(), source=error.what)
-    frontier = frontier or Frontier(points=(), source="No package forecasts it")
+    frontier = planner().frontier(recipe, [each.site for each in sites.values()])
     return Plan(leases=tuple(leases), prediction=unknown, frontier=frontier)
 
 

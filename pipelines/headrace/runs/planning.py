@@ -66,13 +66,9 @@ class Planner:
         """Return the forecast of a running run; None without a forecast."""
         return None
 
-    def frontier(self, recipe: Recipe, sites: Sequence[Site]) -> Frontier | None:
-        """Return forecasts of a suite over several sites; None without these.
-
-        Raises:
-            UserError: No earlier run shows how long its trials take.
-        """
-        return None
+    def frontier(self, recipe: Recipe, sites: Sequence[Site]) -> Frontier:
+        """Return forecasts of a suite over several sites; no points and why, if there are none."""
+        return Frontier(points=(), source="No package forecasts it")
 
 
 @cache
@@ -142,5 +138,6 @@ def note_prediction(run: Run) -> None:
     if asked.kind == "suite" and run.recipe.suite is not None and run.recipe.suite.sites:
         sites = [each.site for each in sites_of(run.folder).values()]
         asked_of = partial(planner().frontier, run.recipe, sites)
-        if points := inform(run.folder, "frontier", asked_of, Frontier, DECISION_S):
-            inform(run.folder, "frontier", partial(write_record, run.folder.frontier, points))
+        shown = inform(run.folder, "frontier", asked_of, Frontier, DECISION_S)
+        if shown is not None and shown.points:
+            inform(run.folder, "frontier", partial(write_record, run.folder.frontier, shown))

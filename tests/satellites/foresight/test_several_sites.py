@@ -14,6 +14,7 @@ from headrace.errors import UserError
 from headrace.files.atomic import write_record
 from headrace.multi_site.parts import make_part
 from headrace.recipe.load import load_recipe
+from headrace.runs.planning import note_prediction
 from headrace.runs.prediction import ExpectedSite, Frontier, FrontierPoint, Interval
 from headrace.runs.runs import open_run
 from headrace.suites.records import Assigned
@@ -156,6 +157,10 @@ def test_a_suite_over_several_sites_is_forecast_by_policies_and_deadlines(headra
     roles["gpu"]["price"] = {"usd_per_node_hour": 36.0}
     write_site(headrace_home, "box", roles=roles)
     assert "no forecast: No earlier run shows" in headrace(*TWO_SITES).stdout
+    first = make_run(kind="suite", site="laptop", overrides=("suite.sites=[laptop,box]",
+                     "suite.grid.seed=[1,2]"))  # fmt: skip
+    note_prediction(first)
+    assert not first.folder.informing.exists()  # unknown durations are no failure
     past_run("laptop", 20.0)
     past_run("box", 10.0)
     shown = headrace(*TWO_SITES)
