@@ -28,8 +28,8 @@ openssh-server | /usr/sbin/sshd | the tests of login nodes
 openssh-client | ssh | the tests of login nodes
 iproute2 | ip | the tests on several hosts, and of Grid Engine
 systemd | systemd-analyze | the check of the unit of deploy/systemd
-gcc | gcc | the test of a training of ten days
-libc6-dev | /usr/include/stdio.h | the test of a training of ten days
+gcc | gcc | the tests of a training of ten days, and of two clients of an NFS server
+libc6-dev | /usr/include/stdio.h | the tests of a training of ten days, and of two clients of an NFS server
 g++ | c++ | the test of a recipe that compiles its own code
 ninja-build | ninja | the test of a recipe that compiles its own code
 tmux | tmux | the test of detached runs

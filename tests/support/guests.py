@@ -23,6 +23,7 @@ from support.waiting import wait_until
 
 PROGRAMS = {
     "linux.uml": "user-mode-linux",
+    "gcc": "gcc",
     "rpc.nfsd": "nfs-kernel-server",
     "mount.nfs4": "nfs-common",
     "sshd": "openssh-server",
@@ -37,6 +38,7 @@ USER, USER_ID = "ada", 4001
 
 _PROJECT = Path(__file__).parents[2]
 _MODULES = Path("/usr/lib/uml/modules")
+_REGISTERS = Path(__file__).with_name("whole_registers.c")
 _BOOT_S = 120.0
 
 _MOST_MAPPINGS = Path("/proc/sys/vm/max_map_count")
@@ -126,7 +128,8 @@ class Guest:
         with (own / "console.log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                env={"PATH": os.environ["PATH"], "HOME": str(self.folder), "TMPDIR": "/dev/shm"},
+                env={"PATH": os.environ["PATH"], "HOME": str(self.folder), "TMPDIR": "/dev/shm",
+                     "LD_PRELOAD": str(_library(self.folder))},
             )  # fmt: skip
         process = self._process
 
@@ -248,6 +251,8 @@ def guests(starts: Mapping[str, str | Path]) -> Iterator[list[Guest]]:
         folder = Path(tempfile.mkdtemp(prefix="hru-", dir="/tmp"))
         stack.callback(shutil.rmtree, folder)
         folder.chmod(0o755)
+        build = ["gcc", "-shared", "-fPIC", "-O2", "-o", _library(folder), _REGISTERS]
+        subprocess.run(build, check=True)
         bridge, number = f"hru{os.getpid()}", os.getpid() % 250
         _ip(f"link add {bridge} type bridge")
         stack.callback(_ip, f"link delete {bridge}")
@@ -287,6 +292,10 @@ def _write_settings(folder: Path, made: Sequence[Guest]) -> None:
     ]  # fmt: skip
     users = ["root:x:0:0::/srv/root:/bin/sh", f"{USER}:x:{USER_ID}:{USER_ID}::/srv/{USER}:/bin/sh"]
     (folder / "passwd").write_text("\n".join(users + system) + "\n")
+
+
+def _library(folder: Path) -> Path:
+    return folder / f"{_REGISTERS.stem}.so"
 
 
 def _ip(command: str) -> None:
