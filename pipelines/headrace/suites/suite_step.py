@@ -28,7 +28,6 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.states import StepState
 from headrace.steps.context import StepContext
-from headrace.steps.history import read_history
 from headrace.steps.mailbox import StepResult, StepSpec
 from headrace.steps.node_facts import environment
 from headrace.steps.run import refused, run_step
@@ -241,7 +240,7 @@ def _trained(context: StepContext, fleet: NodeCalls, dataset: str) -> dict[str, 
 
 def _trained_and_judged(context: StepContext, fleet: NodeCalls, dataset: str) -> dict[str, Any]:
     outputs = _trained(context, fleet, dataset)
-    metrics = _numbers({**_last_loss(context), **outputs["metrics"]})
+    metrics = _numbers(outputs["metrics"])
     if context.recipe.evaluate is not None:
         given = {name: outputs[name] for name in _FROM_TRAINING}
         inputs = {**context.spec.inputs, **given}
@@ -252,14 +251,6 @@ def _trained_and_judged(context: StepContext, fleet: NodeCalls, dataset: str) ->
         metrics |= _numbers(judged["metrics"])
         outputs = {**outputs, **judged}
     return {**outputs, "metrics": metrics}
-
-
-def _last_loss(context: StepContext) -> dict[str, float]:
-    """Return the metrics that a model need not log itself."""
-    if context.recipe.model is None:
-        return {}
-    losses = [row.loss for row in read_history(context.run_folder).rows if row.loss is not None]
-    return {"loss": losses[-1]} if losses else {}
 
 
 def _share_energy(context: StepContext, share: float) -> None:

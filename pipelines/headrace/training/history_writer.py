@@ -6,7 +6,9 @@ of NVML where nvidia-ml-py is installed.
 
 from __future__ import annotations
 
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import ModuleType
@@ -35,6 +37,7 @@ _LEAST_S = 0.1
 _LEAST_USAGE_S = 1.0
 _PROGRESS_S = 1.0
 _DIGITS = 4
+_NUM_LOSSES = 100
 
 
 class KeepHistory(Callback):  # type: ignore[misc]
@@ -42,6 +45,7 @@ class KeepHistory(Callback):  # type: ignore[misc]
 
     Every validation and every end of an epoch adds a row with all metrics that the model logged.
     All ranks take part in it, because each may log its own; `metrics` are the last means.
+    Checkpoints have the losses of which `loss` is the mean, so that no end of a process changes it.
 
     `data_ranks` is the number of ranks with samples of their own; `checkpoint_s` returns the
     seconds that training has waited for checkpoints so far.
@@ -69,6 +73,7 @@ class KeepHistory(Callback):  # type: ignore[misc]
         self._losses: Tensor | None = None
         self._num_losses = 0
         self._row: HistoryRow | None = None
+        self._epoch, self._last_losses = 0, deque[Tensor | float](maxlen=_NUM_LOSSES)
         self.metrics: dict[str, float] = {}
         for name in ("on_train_start", "on_train_batch_end", "on_validation_start", "_write"):
             setattr(self, name, shielded(run, "history", getattr(self, name)))
@@ -77,6 +82,21 @@ class KeepHistory(Callback):  # type: ignore[misc]
     def data_wait(self) -> float:
         """Share of the time since the start of training that this rank has waited for batches."""
         return self._of_launch.figures()["data_wait"]
+
+    @property
+    def loss(self) -> float | None:
+        """Mean loss of this rank's last 100 batches of the last epoch; None without losses."""
+        losses = self.state_dict()["losses"]
+        return math.fsum(losses) / len(losses) if losses else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Losses of the last batches, and their epoch."""
+        return {"epoch": self._epoch, "losses": [float(each) for each in self._last_losses]}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take the losses of the interrupted run."""
+        self._epoch = state_dict["epoch"]
+        self._last_losses.extend(state_dict["losses"])
 
     def on_train_start(self, trainer: Trainer, *_: Any) -> None:
         """Start the clocks and write the step at which training starts or resumes."""
@@ -114,6 +134,7 @@ class KeepHistory(Callback):  # type: ignore[misc]
             if loss is not None:
                 self._losses = loss.float() if self._losses is None else self._losses + loss
                 self._num_losses += 1
+                self._keep(trainer.current_epoch, loss.float().clone())  # graphs write it anew
             if self._rows.is_due:
                 self._rows.append(self._measure(trainer))
             if self._of_progress.seconds >= _PROGRESS_S:
@@ -121,6 +142,12 @@ class KeepHistory(Callback):  # type: ignore[misc]
         for written in (self._rank, self._usage):
             if written is not None and written[0].is_due:
                 self._look(written)
+
+    def _keep(self, epoch: int, loss: Tensor) -> None:
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._last_losses.clear()
+        self._last_losses.append(loss)
 
     def on_train_end(self, *_: Any) -> None:
         """Write the usage at least once, also of a short training."""

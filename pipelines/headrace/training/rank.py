@@ -45,6 +45,7 @@ from headrace.training.launch_records import NodeReady, TrainingOutcome
 from headrace.training.learning_rates import look_no_more, scaling_callbacks
 from headrace.training.own_checkpoints import OwnCheckpoints
 from headrace.training.own_loaders import OwnLoaders
+from headrace.training.progress import finite
 from headrace.training.rank_data import settings_of
 from headrace.training.rank_failures import describe
 from headrace.training.rendezvous import meet
@@ -207,7 +208,7 @@ class RankTraining:
             steps=trainer.global_step,
             world_size=self._launch.world_size,
             data_wait=shared.pop("data_wait"),
-            metrics=shared,
+            metrics=({} if (loss := finite(history.loss)) is None else {"loss": loss}) | shared,
             weights_xxh3=weights_xxh3,
             notes=history.notes,
         )

@@ -186,6 +186,7 @@ def test_killed_ranks_are_restarted_and_leave_no_trace_in_the_weights(
     outputs = train_here(context, dataset, ThisProcessFleet(2))
     assert outputs["weights_xxh3"] == undisturbed["weights_xxh3"]
     assert outputs["metrics"] == undisturbed["metrics"]
+    assert "loss" in outputs["metrics"]
     resumed = [Path(each["resume"]).name for each in events_of(context, "launch") if each["resume"]]
     whys = [each["why"] for each in events_of(context, "restart")]
     assert outputs["restarts"] == len(whys)

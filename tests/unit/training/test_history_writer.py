@@ -120,6 +120,21 @@ def test_the_loss_of_accumulated_batches_is_told_whole(tmp_path: Path) -> None:
     assert 6.0 <= (found.metrics[-1].loss or 0) <= 8.0
 
 
+def test_the_loss_is_that_of_the_last_epoch_however_often_rows_are_written(tmp_path: Path) -> None:
+    """Else trials that are compared by it would be ranked by the speed of their machines."""
+    loader = Loader([torch.zeros(2)] * STEPS)
+    history = kept(tmp_path, loader)
+    assert history.loss is None
+    model = Model()
+    trainer_of(history, max_epochs=2).fit(model, loader, [torch.zeros(2)])
+    assert history.loss == 6.5
+    resumed = kept(tmp_path, loader)
+    resumed.load_state_dict(history.state_dict())
+    assert resumed.loss == 6.5
+    trainer_of(resumed, max_epochs=1).fit(model, Loader([torch.zeros(2)] * 200), [torch.zeros(2)])
+    assert resumed.loss == sum(range(109, 209)) / 100  # the last hundred
+
+
 class Nvml(SimpleNamespace):
     """Stands in for `pynvml` with two devices."""
 
