@@ -40,7 +40,8 @@ class Objective(Settings):
     """What makes one trial better than another."""
 
     metric: str
-    """Name of a figure that training or evaluation gives, such as `val_loss` or `accuracy`."""
+    """Name of a figure that training or evaluation gives, such as `val_loss` or `accuracy`. `loss`
+    is the mean of training over the last 100 batches of the last epoch, on the first rank."""
     mode: Literal["min", "max"] = "min"
     """Whether it is better when it is lower or higher."""
 
@@ -98,8 +99,8 @@ class SuiteSpec(Settings):
     trial_name: str = ""
     """Template of names, such as `lr{model.lr:g}-seed{seed}`; empty: what varies, in short."""
     objectives: Annotated[tuple[Objective, ...], Field(max_length=100)] = ()
-    """What is sought; none: `trainer.monitor`, else the main metric of the task, such as accuracy.
-    Of several there is no best trial but a front."""
+    """What is sought; none: `trainer.monitor`, else the main metric of the task, such as accuracy,
+    else `loss`. Of several there is no best trial but a front."""
     order: Literal["longest", "given"] = "longest"
     """Which trials begin first: those that take longest, as far as is known, or as they are."""
     priority: str = ""
