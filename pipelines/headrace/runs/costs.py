@@ -91,7 +91,9 @@ def cost_of(
     groups: dict[tuple[str, str, str], list[MachineRecord]] = {}
     for row in rows:
         role = (roles or {}).get(row.lease_id, "")
-        paid_s = row.billed_s if row.ended_at is not None else billed_s(row.started_at, now)
+        least_s = LEAST_BILLED_S if row.market else 0.0
+        open_s = billed_s(row.started_at, now, least_s)
+        paid_s = row.billed_s if row.ended_at is not None else open_s
         groups.setdefault((role, row.kind, row.market), []).append(replace(row, billed_s=paid_s))
     lines = [_line(*key, group) for key, group in groups.items()]
     every = [row for group in groups.values() for row in group]

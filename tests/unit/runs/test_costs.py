@@ -83,6 +83,12 @@ def test_the_cost_of_a_campaign_is_that_of_all_its_attempts():
     assert 0 < cost.estimated < len(rows)
 
 
+@pytest.mark.parametrize(("market", "usd"), [("", 0.01), ("spot", 0.06)])
+def test_only_an_instance_costs_a_minute_at_least_while_it_runs(market: str, usd: float):
+    rows = [machine_row("n-1", started_at=0.0, market=market, usd_per_hour=3.6)]
+    assert cost_of(rows, 10.0).usd == pytest.approx(usd)
+
+
 @pytest.mark.parametrize(
     ("seconds", "billed"), [(0.0, 60.0), (59.9, 60.0), (60.1, 61.0), (3600.0, 3600.0)]
 )
