@@ -81,7 +81,13 @@ def list_leases(
     views = site_leases(_site_folder(site), ended=ended)
     none = "No leases." if ended else "No open leases; --all lists ended ones, too."
     tell_list(views, _COLUMNS, none, as_json=as_json)
-    if not as_json and (kept := zygote_bytes()):
+    if as_json:
+        return
+    listed = {each.lease_id for each in views}
+    rows = (row for row in open_ledger().active_leases() if row.lease_id not in listed)
+    if others := sorted({row.site_name for row in rows}):
+        typer.echo(f"Leases of other sites are open: {', '.join(others)}. See --site and --watch.")
+    if (kept := zygote_bytes()):
         size = decimal(kept)
         typer.echo(f"Imported for the next ones: {size}; `headrace lease close --kept` frees it.")
 

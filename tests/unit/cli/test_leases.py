@@ -34,6 +34,7 @@ from headrace.steps.history import NodeRow, usage_file
 from headrace.steps.mailbox import StepSpec
 from headrace.suites.records import RunningTrial, SuiteSummary
 from support.command_line import headrace
+from support.factories import write_site
 from support.leases import lease_spec
 from support.runs import ended_owner, lease_on_disk, make_run
 from support.suite_journal import make_suite
@@ -148,6 +149,14 @@ def told() -> list[dict]:
 def test_without_leases_it_says_so() -> None:
     assert told() == []
     assert headrace("lease", "list", "--watch").stdout == "No open leases.\n"
+
+
+def test_the_list_of_a_site_names_other_sites_with_open_leases(tmp_path: Path) -> None:
+    other = write_site(tmp_path, "other", folder=str(tmp_path / "other"))
+    lease_on_disk(make_run(), host=ProcessIdentity.of())
+    assert "Leases of other sites" not in headrace("lease", "list").stdout
+    told = headrace("lease", "list", "--site", str(other)).stdout
+    assert "Leases of other sites are open: laptop. See --site and --watch." in told
 
 
 def test_of_a_training_its_nodes_are_told_as_long_as_it_runs() -> None:
