@@ -603,7 +603,7 @@ class LedgerContract:
     def test_trials_come_back_as_they_were_with_how_far_the_journal_was_read(
         self, with_lease: Ledger
     ):
-        first = trial_row(1, values={"model.lr": 1e-3, "é": [1, None]}, metrics={"loss": math.inf})
+        first = trial_row(1, values={"lr": math.inf, "é": [1, None]}, metrics={"loss": math.inf})
         with_lease.put_trials([first, trial_row(2)], part=JournalPart("run-1", 0, 120))
         assert with_lease.trial("run-1", 1) == first
         assert with_lease.journal_read("run-1") == 120

@@ -87,7 +87,7 @@ def list_leases(
     rows = (row for row in open_ledger().active_leases() if row.lease_id not in listed)
     if others := sorted({row.site_name for row in rows}):
         typer.echo(f"Leases of other sites are open: {', '.join(others)}. See --site and --watch.")
-    if (kept := zygote_bytes()):
+    if kept := zygote_bytes():
         size = decimal(kept)
         typer.echo(f"Imported for the next ones: {size}; `headrace lease close --kept` frees it.")
 

@@ -38,6 +38,8 @@ class Origin(Figures):
     name: str
     """`RUN`, or `SUITE:NUMBER` of a trial."""
     folder: str
+    site: str
+    """Name of the site, of a trial where it ran last."""
     recipe: Recipe
     made_with: Provenance
     uncommitted: str = UNKNOWN
@@ -94,6 +96,7 @@ def origin(name: str) -> Origin:
     return Origin(
         name=name,
         folder=str(folder.path),
+        site=(trial.site if trial else "") or record.site_name,
         recipe=recipe,
         made_with=made_with,
         uncommitted=_hashed(diff or b"") if diff is not None or is_clean else UNKNOWN,
@@ -131,7 +134,8 @@ def side_by_side(origins: Sequence[Origin]) -> tuple[Beside, ...]:
     found = []
     for part, key in sorted(keys, key=lambda each: _PARTS.index(each[0])):
         values = tuple(each.get((part, key), "") for each in facts)
-        is_meant = {"packages": key in packages, "machine": has_machines}.get(part, True)
+        is_known = has_machines or key == "site"
+        is_meant = {"packages": key in packages, "machine": is_known}.get(part, True)
         if is_meant and len({*values} - {UNKNOWN}) > 1:
             found.append(Beside(part=part, key=key, values=values))
     return tuple(found)
@@ -202,7 +206,7 @@ def _facts(origin: Origin) -> dict[tuple[Part, str], str]:
         },
         "images": made_with.images,
         "packages": dict(sorted(made_with.packages.items())),
-        "machine": origin.machine,
+        "machine": {"site": origin.site, **origin.machine},
         "data": {"fingerprint": origin.fingerprint},
         "metrics": {name: f"{value:.6g}" for name, value in origin.metrics.items()},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -191,10 +192,15 @@ def trials_page(run_id: str, since: int = 0) -> TrialsPage:
             **{name: tuple(getattr(row, name) for row in rows) for name in _OF_ROWS},
             state=tuple(state_of(row) for row in rows),
             why=tuple(row.message.partition("\n")[0][:_MOST_LETTERS] for row in rows),
-            values={key: tuple(row.values.get(key) for row in rows) for key in keys},
+            values={key: tuple(_in_json(row.values.get(key)) for row in rows) for key in keys},
             metrics={name: tuple(row.metrics.get(name) for row in rows) for name in metrics},
         ),
     )
+
+
+def _in_json(value: JsonValue) -> JsonValue:
+    """Return a value as JSON has it; infinite ones and NaN as text."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def state_of(row: TrialRecord) -> str:

@@ -28,7 +28,7 @@ FAILED = (StepState.FAILED, StepState.TIMED_OUT, StepState.LOST, StepState.PREEM
 """States of trials that ended without success and were not cancelled."""
 
 
-class Trial(Record):
+class Trial(Figures):
     """One point of a suite."""
 
     number: int = Field(ge=1)
@@ -46,7 +46,7 @@ class Trial(Record):
     """Trials of a higher priority start first."""
 
 
-class TrialJob(Record):
+class TrialJob(Figures):
     """An attempt of a trial, as it is sent to its node."""
 
     run_folder: str
@@ -66,7 +66,7 @@ class TrialJob(Record):
     """Time after which it is ended; null: none."""
 
 
-class Added(Record):
+class Added(Figures):
     """A trial was added."""
 
     event: Literal["added"] = "added"
@@ -96,7 +96,7 @@ class Withdrawn(Record):
     number: int
 
 
-class OfAttempt(Record):
+class OfAttempt(Figures):
     """What is known of an attempt of a trial from its start on."""
 
     number: int
@@ -127,7 +127,7 @@ class Started(OfAttempt):
     """CPUs that it holds, all nodes together."""
 
 
-class Ended(OfAttempt, Figures):
+class Ended(OfAttempt):
     """An attempt at a trial has ended."""
 
     event: Literal["ended"] = "ended"
@@ -169,7 +169,7 @@ class Ended(OfAttempt, Figures):
         )
 
 
-class CommandsApplied(Record):
+class CommandsApplied(Figures):
     """Commands were read and applied."""
 
     event: Literal["heeded"] = "heeded"
@@ -195,7 +195,7 @@ ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
 """Reads a line of `trials.jsonl`."""
 
 
-class Control(Record):
+class Control(Figures):
     """A line of `controls.jsonl`: a command to a suite."""
 
     what: Literal[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +160,8 @@ def test_a_run_folder_or_manifest_that_cannot_be_read_costs_the_page_its_manifes
 def suite() -> RunFolder:
     """Three trials: one has ended well, one has failed, one waits."""
     run = make_suite(overrides=("trainer.monitor=val_loss",)).folder
-    journal(run, *(added(number, model__lr=number / 10, seed=0) for number in (1, 2, 3)))
+    rates = {1: 0.1, 2: 0.2, 3: math.inf}
+    journal(run, *(added(number, model__lr=rate, seed=0) for number, rate in rates.items()))
     journal(run, started(1), started(2), ended(1, 0.5), failed(2))
     return run
 
@@ -172,7 +174,7 @@ def test_trials_by_columns(suite: RunFolder):
     assert columns.state == ("succeeded", "failed", "queued")
     assert columns.objective == (0.5, None, None)
     assert columns.why == ("", "it broke", "")
-    assert columns.values == {"model.lr": (0.1, 0.2, 0.3), "seed": (0, 0, 0)}
+    assert columns.values == {"model.lr": (0.1, 0.2, "inf"), "seed": (0, 0, 0)}
     assert columns.metrics == {"val_loss": (0.5, None, None)}
     assert columns.node == ("node-a", "node-a", "")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -90,6 +91,15 @@ def test_priorities_are_those_that_were_asked_last(run: RunFolder) -> None:
     for entry in (*(Added(trial=trial(number)) for number in (1, 2, 3)), *entries):
         again.take(ENTRY.validate_json(entry.model_dump_json()))
     assert again.rows == {**suite_state.rows, 3: again.rows[3]}
+
+
+def test_points_are_kept_as_they_are_also_infinite_ones() -> None:
+    """JSON has no such numbers: two points must not become one, `null`."""
+    point = {"clip": math.inf, "fill": [-math.inf, math.nan], "lr": 0.1}
+    added = Added(trial=trial(1).model_copy(update={"values": point}))
+    command = Control(what="assign", by="ada", points=(point,), trials=(added,))
+    for each, kind in ((added, Added), (command, Control)):
+        assert repr(kind.model_validate_json(each.model_dump_json())) == repr(each)
 
 
 def test_a_later_driver_does_not_heed_twice_but_stays_paused(run: RunFolder) -> None:
