@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from headrace.clusters import lease_machines
 from headrace.clusters.lease_records import LeaseSpec, Walltime
@@ -41,6 +42,8 @@ from headrace.steps.mailbox import StepResult
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _RUN_ID = "RUN"
 """Stands for the id that a real run gets."""
 
@@ -64,7 +67,8 @@ def execute(run: Run, tick: Tick, *, waits_for_storage: bool = False) -> StepRes
     """
     try:
         watch = with_watch(run, tick)
-        failed = _patiently(run, watch) if waits_for_storage else _steps(run, watch)
+        steps = partial(_steps, run, watch)
+        failed = patiently(run, steps, watch) if waits_for_storage else steps()
     except BaseException as error:
         stopped = isinstance(error, KeyboardInterrupt)
         state = StepState.CANCELLED if stopped else StepState.FAILED
@@ -78,17 +82,18 @@ def execute(run: Run, tick: Tick, *, waits_for_storage: bool = False) -> StepRes
     return failed
 
 
-def _patiently(run: Run, tick: Tick) -> StepResult | None:
-    """Do the steps; begin again at the present one as long as a folder cannot be used."""
+def patiently(run: Run, work: Callable[[], T], tick: Tick) -> T:
+    """Return what some work returns; it is done again as long as a folder cannot be used."""
     while True:
         try:
-            return _steps(run, tick)
+            tick()
+            return work()
         except (OSError, StorageError) as error:
             named = storage_error(error, run.folder.path) if isinstance(error, OSError) else error
             if named is None or isinstance(named, StorageFullError):
                 raise
             logger.warning("Run %s waits for its folder: %s", run.run_id, named)
-        _pause(_STORAGE_PAUSE_S, tick)
+        time.sleep(_STORAGE_PAUSE_S)
 
 
 def _steps(run: Run, tick: Tick) -> StepResult | None:

@@ -15,11 +15,11 @@ from typing import Any
 
 from headrace.clusters.images import pull
 from headrace.clusters.local import unmarked
-from headrace.errors import DataError, HeadraceError, StepError
-from headrace.execution.execute import execute
+from headrace.errors import DataError, HeadraceError, StepError, StorageError
+from headrace.execution.execute import execute, patiently
 from headrace.execution.reap import end_run
 from headrace.execution.ticks import Tick, tolerating_ledger_errors
-from headrace.files.atomic import tolerating_storage, write_record
+from headrace.files.atomic import is_there, tolerating_storage, write_record
 from headrace.files.layout import RunFolder
 from headrace.files.locks import at_once, exclusive_while
 from headrace.files.machine import require_room
@@ -33,7 +33,7 @@ from headrace.processes.identity import tell_children
 from headrace.processes.working_folder import python_module
 from headrace.runs.code_state import containers_of
 from headrace.runs.lifecycle import owned_by
-from headrace.runs.owners import process_owner
+from headrace.runs.owners import owner_is_gone, process_owner
 from headrace.runs.parts import part_status, suite_of_part
 from headrace.runs.runs import Run, open_run, packed_by
 from headrace.runs.suites import has_more_to_do
@@ -84,8 +84,8 @@ def _carry_out(run: Run) -> None:
         owner = process_owner()
         open_ledger().reopen_run(run.run_id, owner)
         run = owned_by(run, owner)
+        patiently(run, tick, tick)
         _note(run, phase="starting", why="")
-        tick()
         for container in containers_of(run.recipe, run.site):
             pull(container, run.site_folder.path)
         bring_dataset(run, tick)
@@ -96,7 +96,10 @@ def _carry_out(run: Run) -> None:
 
 
 def _until_suite_ends(run: Run) -> Tick:
-    """Return a tick that raises `KeyboardInterrupt` when the suite of a part has ended."""
+    """Return a tick that raises `KeyboardInterrupt` when the suite of a part has ended.
+
+    It raises `StorageError` while the folder of the part is gone, as that of a lost mount.
+    """
     suite_id, due_s = suite_of_part(run.run_id), 0.0
     if suite_id is None:
         raise StepError(f"Run {run.run_id} is not the part of a suite")
@@ -105,10 +108,22 @@ def _until_suite_ends(run: Run) -> Tick:
         nonlocal due_s
         if time.monotonic() >= due_s:
             due_s = time.monotonic() + _LOOK_S
-            if open_ledger().run(suite_id).state.is_final:
+            if _has_ended(suite_id):
                 raise KeyboardInterrupt
+        if not is_there(run.folder.recipe):  # else another lease would make the site's folder anew
+            raise StorageError(f"{run.folder.path} is gone")
 
     return tick
+
+
+def _has_ended(suite_id: str) -> bool:
+    """Whether a suite has ended, or its user has left it with a second Ctrl-C."""
+    ledger = open_ledger()
+    record = ledger.run(suite_id)
+    if record.state.is_final or not owner_is_gone(record.owner):
+        return record.state.is_final
+    attempts = ledger.attempts(suite_id)
+    return bool(attempts) and attempts[-1].state is StepState.CANCELLED
 
 
 def bring_dataset(run: Run, tick: Tick) -> None:

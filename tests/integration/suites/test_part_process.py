@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -74,8 +75,18 @@ def test_a_parts_process_outlives_its_caller_and_goes_on_after_a_kill(
     start_part(part)
     wait_until(lambda: record().owner != owner, 20, "the next process to take the part over")
     wait_until(lambda: part_status(part.folder).phase == "running", 30, "it to go on")
+    log = part.folder.log.relative_to(part.site_folder.path)
     (row,) = open_ledger().attempts(part.run_id, "suite")
     assert row.state is StepState.RUNNING  # on the lease of before
+
+    folder = part.site_folder.path  # as of a mount that is lost
+    away = folder.rename(folder.with_name("away"))
+    wait_until(lambda: "waits for its folder" in (away / log).read_text(), 20, "it to notice")
+    time.sleep(6)
+    assert process().is_running()
+    assert record().state is StepState.RUNNING
+    shutil.rmtree(folder, ignore_errors=True)  # its host may have written what it ended
+    away.rename(folder)
 
     open_ledger().finish_run(suite.run_id, StepState.CANCELLED, time.time())
     wait_until(lambda: not is_served(part.folder), 60, "the part to end with its suite")
