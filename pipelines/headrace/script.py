@@ -215,7 +215,8 @@ def _loaders() -> Loaders:
 
 @cache
 def _staged() -> Path:
-    from headrace.staging.staged import StagingOptions, staged
+    from headrace.staging.staged import staged
+    from headrace.staging.tier_choice import StagingOptions
 
     node = _launched()
     recipe, site = resolved(_run(node))
