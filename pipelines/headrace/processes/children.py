@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -248,16 +249,30 @@ class ChildGroup:
         self._stopping = True
         for process in self._running.values():
             process.signal_group(signal.SIGTERM)
-        deadline = time.monotonic() + self._grace_s
-        while self._running and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-            self.ends()
+        self.wait(self._grace_s)
         for process in self._running.values():
             process.signal_group(signal.SIGKILL)
-        while self._running:
-            time.sleep(_POLL_S)
-            self.ends()
+        self.wait(math.inf)
         return tuple(self._ends.values())
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end of all children; return whether they have ended in this time."""
+
+        def have_ended() -> bool:
+            self.ends()
+            return not self._running
+
+        return wait_until(have_ended, timeout_s)
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float, poll_s: float = _POLL_S) -> bool:
+    """Check a condition until it is true, or the time is over; return whether it is true."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(poll_s)
+    return True
 
 
 def signal_group(pid: int, sig: signal.Signals) -> None:
