@@ -26,7 +26,7 @@ _MORE_MEMORY = (
 )
 
 _TAIL_LINES, _TAIL_BYTES = 30, 65_536
-_POLL_S = 0.02
+_POLL_S, _SUPERVISED_EVERY_S = 0.02, 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,17 +225,13 @@ class ChildGroup:
             log_start=self._log_starts[child.name],
         )
 
-    def supervise(
-        self, keep_on: Callable[[], bool], interval_s: float = 0.05
-    ) -> tuple[ChildEnd, ...]:
+    def supervise(self, keep_on: Callable[[], bool]) -> tuple[ChildEnd, ...]:
         """Wait until all ended, one failed, or `keep_on` returns false; return their ends."""
-        while True:
-            ends = self.ends()
-            if not self._running:
-                return ends
-            if any(end.failed for end in ends) or not keep_on():
+        while not self._have_ended():
+            if any(end.failed for end in self._ends.values()) or not keep_on():
                 return self.stop()
-            time.sleep(interval_s)
+            time.sleep(_SUPERVISED_EVERY_S)
+        return tuple(self._ends.values())
 
     def signal(self, name: str, sig: signal.Signals) -> None:
         """Send a signal to one child, if it still runs."""
@@ -257,12 +253,11 @@ class ChildGroup:
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for the end of all children; return whether they have ended in this time."""
+        return wait_until(self._have_ended, timeout_s)
 
-        def have_ended() -> bool:
-            self.ends()
-            return not self._running
-
-        return wait_until(have_ended, timeout_s)
+    def _have_ended(self) -> bool:
+        self.ends()
+        return not self._running
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, poll_s: float = _POLL_S) -> bool:

@@ -222,8 +222,7 @@ class _Staging:
                 full[error.tier] = f"ran full while it was copied to ({error})"
 
     def _stage_once(self, full: Mapping[str, str]) -> StagedFolder:
-        options, manifest = self.wanted.options, self.wanted.manifest
-        store = open_store(self.dataset, options.s3)
+        store, manifest = open_store(self.dataset, self.wanted.options.s3), self.wanted.manifest
         group = self.member.group if self.member is not None else None
         self.traffic.brought = Brought()
         with ExitStack() as reserved:
@@ -232,7 +231,7 @@ class _Staging:
                 placed = choose_place(self.wanted, self.places, full)
                 folder = placed.folder
                 reserved.enter_context(folder.reserving(placed.num_bytes))
-            only, later = options.only, frozenset[str]()
+            only, later = self.wanted.options.only, frozenset[str]()
             if only is not None:
                 missing = folder.missing(manifest, self.wanted.splits)
                 later = frozenset(shard.file for shard in missing) - only

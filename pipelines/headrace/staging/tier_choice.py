@@ -151,18 +151,15 @@ class TierPlace:
         idle_bytes = sum(copy.num_bytes for copy in self.idle())
         return bytes_in(self.folder.path) + self.room().usable_bytes + idle_bytes
 
-    def whole(self) -> Placed:
-        """Return a place for all of the dataset."""
-        return self._without(frozenset())
-
     def part(self) -> Placed:
         """Return a place for what fits after copies are evicted that were unused for a while."""
         for copy in self.idle():
             evict(copy.folder)
         room_bytes = self.room().usable_bytes - self.wanted.spare_bytes
-        return self._without(fitting(self.wanted.by_preference(self.missing()), room_bytes))
+        return self.without(fitting(self.wanted.by_preference(self.missing()), room_bytes))
 
-    def _without(self, left_out: frozenset[str]) -> Placed:
+    def without(self, left_out: frozenset[str] = frozenset()) -> Placed:
+        """Return a place for the dataset, without the shards with these files."""
         taken = [shard for shard in self.missing() if shard.file not in left_out]
         return Placed(self.folder, left_out, bytes_in(self.folder.path) + _size(taken))
 
@@ -180,14 +177,14 @@ def choose_place(wanted: Wanted, places: Sequence[TierPlace], full: Mapping[str,
     for idle_for_s in (KEPT_S, 0.0):
         for place in places:
             if place.make_room(idle_for_s):
-                return place.whole()
+                return place.without()
     usable = [place for place in places if not place.problem]
     if wanted.options.partial and usable:
         return max(usable, key=TierPlace.most_bytes).part()
     what = f"the splits {', '.join(wanted.splits)} of dataset '{wanted.manifest.name}'"
     chosen = tiers.choose((place.room() for place in places), what)
     # more room was freed since it was first measured
-    return next(place for place in places if place.tier.name == chosen.name).whole()
+    return next(place for place in places if place.tier.name == chosen.name).without()
 
 
 def fitting(shards: Iterable[ShardInfo], room_bytes: int) -> frozenset[str]:

@@ -8,7 +8,6 @@ and older ones are removed. It reports a failure only at the next write or at th
 from __future__ import annotations
 
 import copy
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,11 +23,9 @@ from torch import Tensor
 
 from headrace.checkpoints import files as checkpoints
 from headrace.checkpoints.content import check_can_be_loaded, without_objects
-from headrace.errors import HeadraceError, PickledCheckpointError
+from headrace.errors import PickledCheckpointError
 from headrace.files.machine import storage_error, system_error
 from headrace.training.strategies import ExactDDPStrategy, ShardedStrategy
-
-logger = logging.getLogger(__name__)
 
 
 class CheckpointWriter:
@@ -107,13 +104,6 @@ class CheckpointWriter:
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
-
-    def give_up(self) -> None:
-        """Wait as `wait` after training failed for another reason; a failure is only logged."""
-        try:
-            self.wait()
-        except (HeadraceError, OSError, RuntimeError):
-            logger.exception("The last checkpoint was not written")
 
     def _save(self, trainer: Trainer, prepared: Path, weights_only: bool) -> _Taken | None:
         """Save a checkpoint, or take its content; None if it is saved, and on other ranks."""
