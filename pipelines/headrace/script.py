@@ -220,8 +220,7 @@ def _staged() -> Path:
 
     node = _launched()
     recipe, site = resolved(_run(node))
-    stage = recipe.stage
-    options = StagingOptions(partial=stage.partial, s3=site.s3)
+    stage, options = recipe.stage, StagingOptions(partial=recipe.stage.partial, s3=site.s3)
     copy = staged(node.launch.dataset, site.tiers, stage.splits, stage.verify, options=options)
     return _using.enter_context(copy).folder
 
