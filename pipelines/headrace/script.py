@@ -215,12 +215,12 @@ def _loaders() -> Loaders:
 
 @cache
 def _staged() -> Path:
-    from headrace.staging.staged import StagingOptions, staged
+    from headrace.staging.staged import staged
+    from headrace.staging.tier_choice import StagingOptions
 
     node = _launched()
     recipe, site = resolved(_run(node))
-    stage = recipe.stage
-    options = StagingOptions(partial=stage.partial, s3=site.s3)
+    stage, options = recipe.stage, StagingOptions(partial=recipe.stage.partial, s3=site.s3)
     copy = staged(node.launch.dataset, site.tiers, stage.splits, stage.verify, options=options)
     return _using.enter_context(copy).folder
 

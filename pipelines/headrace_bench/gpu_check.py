@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import logging
 import sys
 import time
@@ -211,7 +210,6 @@ def main(arguments: list[str]) -> int:
     It calls a target, `module:name`, with a folder, and writes the returned rows there.
     """
     begin_child()
-    faulthandler.enable()
     target, folder = arguments[0], Path(arguments[1])
     try:
         with tidy_end():

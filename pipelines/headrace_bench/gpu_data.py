@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from headrace.clusters.gpus import handles, visible_gpus
 from headrace.errors import NotFiniteLossError
-from headrace.training.checkpoint_writer import HostCopy
+from headrace.training.checkpoint_writer import host_copy
 from headrace.training.history_writer import RankUsage, Usage
 from headrace.training.trainer import LossGuard
 from headrace_bench.gpu_rows import GpuRow, Rows, confirmed, failed, skipped
@@ -68,7 +68,8 @@ def checkpoint_copy(device: torch.device) -> GpuRow:
     """Change weights after they were copied for a checkpoint; the copy keeps the values."""
     weights = torch.rand(1000, 1000, device=device)
     before = weights.cpu().clone()
-    copied = HostCopy().take({"state_dict": {"weights": weights}})["state_dict"]["weights"]
+    content = host_copy({"state_dict": {"weights": weights}}, None)
+    copied = content["state_dict"]["weights"]
     weights.mul_(2)
     problems = [] if copied.device.type == "cpu" else [f"the copy is on {copied.device.type}"]
     if not torch.equal(copied.cpu(), before):

@@ -15,7 +15,8 @@ from headrace.files.manifest import Manifest
 from headrace.files.manifest_file import read_manifest
 from headrace.files.tiers import bytes_in
 from headrace.recipe.site import StoreOptions, Tier
-from headrace.staging.staged import StagingOptions, ensure_staged
+from headrace.staging.staged import ensure_staged
+from headrace.staging.tier_choice import StagingOptions
 from headrace_bench.contest import BenchOptions, Measured, Tick, Variant, compete
 from headrace_bench.copying import sendfile_tree
 from headrace_bench.machine import num_cores

@@ -10,14 +10,22 @@ later; exit codes of jobs from its `job.h`.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from typing_extensions import override
 
 from headrace.batch import system
-from headrace.batch.findings import Finding, QueueFacts, clock_s, judge_queue, longest_s, ok, warn
+from headrace.batch.findings import (
+    Finding,
+    QueueFacts,
+    clock_s,
+    judge_queue,
+    longest_s,
+    moment,
+    ok,
+    warn,
+)
 from headrace.batch.job_records import JobSpec, JobState, JobStatus, ended_on
 from headrace.recipe.batch import Batch
 
@@ -31,6 +39,7 @@ _EXITS = {
     -29: JobState.TIMED_OUT,  # JOB_EXEC_KILL_WALLTIME
 }
 
+_TIME_FORMAT = "%a %b %d %H:%M:%S %Y"
 _TERMINATED = 91
 """Substate of a job that was deleted."""
 
@@ -144,7 +153,7 @@ def parse_job(job_id: str, job: Attributes) -> JobStatus:
         job_id=job_id,
         state=state,
         reason=comment,
-        starts_at=_time(job.get("estimated", {}).get("start_time")),
+        starts_at=moment(str(job.get("estimated", {}).get("start_time")), _TIME_FORMAT),
         never_starts=comment.startswith("Can Never Run"),
     )
 
@@ -156,15 +165,6 @@ def _end(job: Attributes) -> JobState:
     if code is None or int(job.get("substate", 0)) == _TERMINATED:
         return JobState.CANCELLED
     return JobState.COMPLETED if int(code) == 0 else JobState.FAILED
-
-
-def _time(value: object) -> float | None:
-    if isinstance(value, int | float):
-        return float(value)
-    try:
-        return time.mktime(time.strptime(str(value)))
-    except ValueError:
-        return None
 
 
 def _queue_of(partition: str | None, server: Attributes) -> str:

@@ -16,7 +16,8 @@ import pytest
 from headrace.errors import ManifestError, ShardError
 from headrace.files.layout import RunFolder
 from headrace.objects.store import below, open_store
-from headrace.staging.staged import StagingOptions, ensure_staged
+from headrace.staging.staged import ensure_staged
+from headrace.staging.tier_choice import StagingOptions
 from headrace.states import StepState
 from headrace.steps.history import read_history
 from support.bad_input import HEADRACE, Place, make_place, status_of, words

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 
 from headrace.batch.commands import CommandResult
@@ -99,6 +101,15 @@ def clock_s(text: str) -> float:
     for part in clock.split(":"):
         seconds = seconds * 60 + float(part)
     return int(days or 0) * 86400 + seconds
+
+
+def moment(text: str, form: str) -> float | None:
+    """Return a time that a queue reports, seconds since the epoch; None if it reports none."""
+    with suppress(ValueError):
+        return float(text)
+    with suppress(ValueError):
+        return time.mktime(time.strptime(text, form))
+    return None
 
 
 def hours(seconds: float | None) -> str:

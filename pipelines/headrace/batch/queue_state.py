@@ -9,7 +9,7 @@ import hashlib
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from headrace.batch.job_records import JobState, JobStatus
 from headrace.batch.system import BatchSystem, Limit
 from headrace.errors import BatchError
-from headrace.files.atomic import read_record, write_if_possible, write_record
+from headrace.files.atomic import read_record, write_if_possible
 from headrace.files.sharing import private_folder_mode
 from headrace.record import Record
 
@@ -118,14 +118,6 @@ def state_file(leases: Path, queue: str) -> Path:
 def read_state(file: Path) -> QueueState:
     """Return the state as recorded; no query is made."""
     return read_record(file, QueueState) or QueueState()
-
-
-def change_state(file: Path, change: Callable[[QueueState], QueueState | None]) -> None:
-    """Change the state under its lock; if the change returns None, keep it."""
-    with locked(file):
-        changed = change(read_state(file))
-        if changed is not None:
-            write_record(file, changed)
 
 
 def patience_after(num_times: int) -> float:

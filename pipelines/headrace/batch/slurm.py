@@ -6,14 +6,13 @@ Sources: https://slurm.schedmd.com/sbatch.html, squeue.html, sacct.html, sinfo.h
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from typing_extensions import override
 
 from headrace.batch import slurm_queues, system
 from headrace.batch.commands import CommandResult
-from headrace.batch.findings import Finding, ok, verdict, warn
+from headrace.batch.findings import Finding, moment, ok, verdict, warn
 from headrace.batch.job_records import JobSpec, JobState, JobStatus
 from headrace.errors import BatchError
 from headrace.recipe.backend import refused
@@ -267,7 +266,7 @@ def parse_squeue(line: str) -> JobStatus:
         job_id=job_id,
         state=state_of(state),
         reason=_reason(reason, state),
-        starts_at=_time(start) if pending else None,
+        starts_at=moment(start, _TIME_FORMAT) if pending else None,
         nodes=tuple(node_names(nodes)),
         never_starts=pending and _NEVER.fullmatch(reason) is not None,
         nodes_are_out=pending and _OUT.match(reason) is not None,
@@ -289,15 +288,6 @@ def _reason(text: str, state: str) -> str:
     by = state.partition(" by ")[2]
     parts = ["" if text.strip() in _NOTHING else text.strip(), by and f"by user {by}"]
     return ", ".join(filter(None, parts))
-
-
-def _time(text: str) -> float | None:
-    if text.isdecimal():  # SLURM_TIME_FORMAT=%s
-        return float(text)
-    try:
-        return time.mktime(time.strptime(text, _TIME_FORMAT))
-    except ValueError:  # "N/A"
-        return None
 
 
 def node_names(text: str) -> list[str]:

@@ -144,7 +144,11 @@ class SubmissionGate:
         return known.limits
 
     def _change(self, change: Callable[[QueueState], QueueState | None]) -> None:
-        queue_state.change_state(self._file, change)
+        """Change the state of the queue under its lock; if the change returns None, keep it."""
+        with queue_state.locked(self._file):
+            changed = change(queue_state.read_state(self._file))
+            if changed is not None:
+                write_record(self._file, changed)
 
     @property
     def _file(self) -> Path:

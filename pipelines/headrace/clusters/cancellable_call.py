@@ -63,15 +63,22 @@ def node_name() -> str:
 
 
 def run(
-    function: Callable[..., Result], arguments: tuple[Any, ...], key: str, grace_s: float
+    function: Callable[..., Result],
+    arguments: tuple[Any, ...],
+    key: str,
+    grace_s: float,
+    aside: bool = False,
 ) -> Result:
     """Run a call on this node; kill the worker if the call continues although abandoned.
 
     Hanging code cannot be stopped from outside its process: the kernel ends its children with the
-    worker, and a new one is started. `key` is that of the Dask task.
+    worker, and a new one is started. `key` is that of the Dask task. With `aside` it leaves the
+    worker's thread pool, so that other calls do not wait.
     """
-    from distributed import get_worker
+    from distributed import get_worker, secede
 
+    if aside:
+        secede()
     tasks = get_worker().state.tasks
 
     def is_wanted() -> bool:
@@ -103,16 +110,6 @@ def call_while(
         return function(*arguments)
     finally:
         del _current.is_wanted
-
-
-def run_aside(
-    function: Callable[..., Result], arguments: tuple[Any, ...], key: str, grace_s: float
-) -> Result:
-    """Run a call as `run`, outside the worker's thread pool, so that other calls do not wait."""
-    from distributed import secede
-
-    secede()
-    return run(function, arguments, key, grace_s)
 
 
 def _watch(is_wanted: Callable[[], bool], done: threading.Event, name: str, grace_s: float) -> None:

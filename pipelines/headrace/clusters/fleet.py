@@ -194,12 +194,12 @@ class Fleet(NodeCalls):
         self,
         function: Callable[..., Any],
         arguments: tuple[Any, ...],
-        run: Callable[..., Any] = cancellable_call.run,
+        aside: bool = False,
         **options: Any,
     ) -> Future:
         key = f"{getattr(function, '__name__', 'call')}-{uuid.uuid4().hex}"
-        wrapped = (function, arguments, key, cancellable_call.GRACE_S)
-        return self._submit(run, wrapped, key=key, **options)
+        wrapped = (function, arguments, key, cancellable_call.GRACE_S, aside)
+        return self._submit(cancellable_call.run, wrapped, key=key, **options)
 
     def _submit(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], **options: Any

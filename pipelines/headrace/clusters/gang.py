@@ -31,16 +31,13 @@ class GangCluster:
     """An open gang, in its host process; see `OpenCluster`."""
 
     def __init__(self, folder: LeaseFolder, spec: LeaseSpec, scheduler: LeaseScheduler) -> None:
-        self.job_ids = own_jobs(spec)
         self._folder = folder
         self._spec = spec
         self._lacking_since_s: float | None = None
-        self._scheduler = scheduler
+        self.scheduler = scheduler
         self._first: GangNode | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._reports: tuple[preflight.NodeReport, ...] = ()
-        self.scheduler_address = str(scheduler.address)
-        self.dashboard_url = str(scheduler.dashboard_url)
 
     async def wait_for_nodes(self) -> None:
         """Start the first node and wait for all."""
@@ -48,7 +45,7 @@ class GangCluster:
         try:
             await asyncio.wait_for(self._join(), role.start_timeout)
         except TIMED_OUT as error:
-            here = {str(each.name) for each in self._scheduler.workers.values()}
+            here = {str(each.name) for each in self.scheduler.workers.values()}
             missing = self._blame_missing(role, here)
             raise LeaseError(
                 f"{len(here)} of {role.nodes} nodes joined "
@@ -63,9 +60,9 @@ class GangCluster:
         )
         await self._until(examining.done)
         preflight.require_good(self._folder, [examining.result()])
-        self._first = await open_node(self._folder, spec, 0, self.scheduler_address)
+        self._first = await open_node(self._folder, spec, 0, str(self.scheduler.address))
         self._keeping = asyncio.create_task(self._first.keep())
-        await self._until(lambda: len(self._scheduler.workers) >= spec.role.nodes)
+        await self._until(lambda: len(self.scheduler.workers) >= spec.role.nodes)
         preflight.require_good(self._folder, self._with_clocks())
 
     async def _until(self, is_done: Callable[[], bool]) -> None:
@@ -82,7 +79,7 @@ class GangCluster:
 
     def _with_clocks(self) -> list[preflight.NodeReport]:
         """Return the nodes' reports, with the differences of their clocks from this one."""
-        states = self._scheduler.workers.values()
+        states = self.scheduler.workers.values()
         skews_s = {str(each.name): float(each.time_delay) for each in states}
         found = preflight.reports(self._folder, self._reports)
         return [preflight.skewed(each, skews_s.get(name_of(each.index), 0.0)) for each in found]
@@ -108,11 +105,12 @@ class GangCluster:
     def _reported_nodes(self, queue: str) -> tuple[str, ...]:
         """Return the job's nodes from the control side's records, the first task's first."""
         known = read_state(state_file(self._folder.path.parent, queue)).jobs
-        return known[self.job_ids[0]].nodes if self.job_ids[0] in known else ()
+        (job_id,) = own_jobs(self._spec)
+        return known[job_id].nodes if job_id in known else ()
 
     def check(self) -> None:
         """Raise if lost nodes do not come back; queues end the whole job, others only here."""
-        num_here, now_s = len(self._scheduler.workers), time.monotonic()
+        num_here, now_s = len(self.scheduler.workers), time.monotonic()
         if num_here >= self._spec.role.nodes:
             self._lacking_since_s = None
             return
@@ -132,7 +130,7 @@ class GangCluster:
             self._keeping.cancel()
         if self._first is not None:
             await self._first.close()
-        await asyncio.wait_for(self._scheduler.close(), _CLOSE_TIMEOUT_S)
+        await asyncio.wait_for(self.scheduler.close(), _CLOSE_TIMEOUT_S)
 
 
 async def open_gang(folder: LeaseFolder, spec: LeaseSpec) -> GangCluster:

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 from filelock import FileLock, Timeout
 
@@ -47,17 +47,8 @@ _AGAIN = (
 class OpenCluster(Protocol):
     """An open Dask cluster."""
 
-    @property
-    def scheduler_address(self) -> str:
-        """Address of the scheduler."""
-
-    @property
-    def dashboard_url(self) -> str:
-        """Link of the dashboard: it opens only on the host's machine, or by an SSH tunnel."""
-
-    @property
-    def job_ids(self) -> tuple[str, ...]:
-        """Ids by which users know the machines."""
+    scheduler: Any
+    """Its `LeaseScheduler`."""
 
     def check(self) -> None:
         """Raise if the cluster can have no more nodes; called a few times a second."""
@@ -186,10 +177,10 @@ class Host:
         info = LeaseInfo(
             lease_id=self._spec.lease_id,
             backend=self._spec.role.backend,
-            job_ids=cluster.job_ids,
+            job_ids=lease_machines.own_jobs(self._spec),
             host=ProcessIdentity.of(),
-            scheduler_address=cluster.scheduler_address,
-            dashboard_url=cluster.dashboard_url,
+            scheduler_address=str(cluster.scheduler.address),
+            dashboard_url=cluster.scheduler.dashboard_url,
             nodes=self._spec.role.nodes,
             ready_at=time.time(),
         )

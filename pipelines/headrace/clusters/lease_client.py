@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from headrace.files.atomic import (
 )
 from headrace.files.layout import LeaseFolder
 from headrace.files.private import make_private
+from headrace.processes.children import wait_until
 from headrace.site_secrets import LeaseSecrets, handed_over
 from headrace.states import LeaseState
 
@@ -96,7 +96,7 @@ def request_close(folder: LeaseFolder, reason: str) -> None:
 
 def await_end(folder: LeaseFolder, timeout_s: float) -> bool:
     """Wait a moment for a lease that may be about to end; return whether it is."""
-    return _wait(lambda: is_there(folder.close) or is_there(folder.closed), timeout_s)
+    return wait_until(lambda: is_there(folder.close) or is_there(folder.closed), timeout_s, _POLL_S)
 
 
 def end(folder: LeaseFolder, grace_s: float = 20.0, reason: str = "ended by request") -> None:
@@ -115,7 +115,11 @@ def end(folder: LeaseFolder, grace_s: float = 20.0, reason: str = "ended by requ
 
     request_close(folder, why)
     if before is not LeaseState.LOST and is_there(folder.host):
-        _wait(lambda: is_there(folder.closed) and not LeaseFiles.read(folder).host_alive, grace_s)
+        wait_until(
+            lambda: is_there(folder.closed) and not LeaseFiles.read(folder).host_alive,
+            grace_s,
+            _POLL_S,
+        )
     lease_machines.end_leftovers(folder, asked)
     shutil.rmtree(folder.tls, ignore_errors=True)  # others may be ending the lease as well
     _remove_unfinished(folder)
@@ -154,12 +158,3 @@ def _remove_unfinished(folder: LeaseFolder) -> None:
         for name in filter(UNFINISHED.fullmatch, names):
             if name[1:].rpartition(".")[0] not in kept:
                 Path(above, name).unlink(missing_ok=True)
-
-
-def _wait(condition: Callable[[], bool], timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_POLL_S)
-    return True

@@ -60,7 +60,8 @@ def leftovers(site: SiteFolder) -> tuple[Leftover, ...]:
     num_processes = {each: len(processes[str(each.path.resolve())]) for each in known}
     # all but the newest ones of a site have ended, and left nothing
     may_be_left = [each for each in known if num_processes[each] or not is_there(each.closed)]
-    specs = dict(readable(may_be_left, _checked_spec))
+    found = {each: files.get(LeaseSpec) for each, files in readable(may_be_left, checked)}
+    specs = {each: spec for each, spec in found.items() if spec is not None}
     states = sure_states({folder: spec.lost_after_s for folder, spec in specs.items()})
     whys = {each: _why_left(each, specs[each], states[each], num_processes[each]) for each in specs}
     return tuple(
@@ -69,10 +70,12 @@ def leftovers(site: SiteFolder) -> tuple[Leftover, ...]:
     )  # fmt: skip
 
 
-def _checked_spec(folder: LeaseFolder) -> LeaseSpec:
+def checked(folder: LeaseFolder) -> LeaseFiles:
+    """Return a lease whose spec and state can be read; raise StepError if they cannot."""
     files = LeaseFiles.read(folder)
+    files.get(LeaseSpec)
     files.state()
-    return files.spec
+    return files
 
 
 def reap(site: SiteFolder) -> tuple[Leftover, ...]:

@@ -238,8 +238,9 @@ def has_host_here(spec: LeaseSpec) -> bool:
 
 def own_jobs(spec: LeaseSpec) -> tuple[str, ...]:
     """Return the job that this process, the lease's host, is in; empty on the control machine."""
-    own_id = os.environ.get(system_of(spec.role).job_variable, "")
-    return () if has_host_here(spec) else (own_id,)
+    if has_host_here(spec):
+        return ()
+    return (os.environ.get(system_of(spec.role).job_variable, ""),)
 
 
 def gate(folder: LeaseFolder, spec: LeaseSpec) -> SubmissionGate:

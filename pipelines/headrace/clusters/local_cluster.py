@@ -83,8 +83,6 @@ class _Node(ProcessInterface):  # type: ignore[misc]
 class _NodeCluster(SpecCluster):  # type: ignore[misc]
     """A cluster whose workers are named node-0, node-1, …; freed names are used again."""
 
-    job_ids = ()
-
     def __init__(self, folder: LeaseFolder) -> None:
         keys, servers = make_keys(folder), ForkServers(_MODULE, THREADS, imported=IMPORTED)
         options = {"host": LOOPBACK, "port": 0, "protocol": "tls", "security": keys}
@@ -96,10 +94,6 @@ class _NodeCluster(SpecCluster):  # type: ignore[misc]
         )
         self.keeping: asyncio.Task[None] | None = None
         self.folder = folder
-
-    @property
-    def dashboard_url(self) -> str:
-        return str(self.scheduler.dashboard_url)
 
     def check(self) -> None:
         """Do nothing: this machine can always start another process."""

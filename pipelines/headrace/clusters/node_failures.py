@@ -171,10 +171,6 @@ class FailureTracker:
             self._have_joined = True
             self.failures = self.failures.after_presence(job.asked_s, job.joined_s, now_s)
 
-    def record_unused(self) -> None:
-        """A job was cancelled before it started."""
-        self.failures = self.failures.after_unused()
-
     def take_all_nodes(self, why: str) -> None:
         """Avoid no node any more; log why."""
         if self.avoidance.nodes:

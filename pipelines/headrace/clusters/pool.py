@@ -13,7 +13,7 @@ from typing import Any
 from distributed.deploy.cluster import Cluster
 
 from headrace.batch.job_records import JobState, JobStatus
-from headrace.clusters.lease_machines import NodeRequest, gate, node_job, own_jobs
+from headrace.clusters.lease_machines import NodeRequest, gate, node_job
 from headrace.clusters.lease_records import LeaseSpec
 from headrace.clusters.pool_job import SECTION, JobQueueCluster, PoolJob
 from headrace.clusters.pool_loop import PoolLoop
@@ -30,7 +30,6 @@ class NodePool(JobQueueCluster):  # type: ignore[misc]
     job_cls = PoolJob
 
     def __init__(self, folder: LeaseFolder, spec: LeaseSpec) -> None:
-        self.job_ids = own_jobs(spec)
         self._folder = folder
         self._spec = spec
         self._gate = gate(folder, spec)
@@ -48,11 +47,6 @@ class NodePool(JobQueueCluster):  # type: ignore[misc]
             scheduler_options={"host": host, "port": 0, "protocol": "tls"},
             **self._options(NodeRequest(serial=1, number=0, time_limit_s=spec.role.lifetime_s)),
         )
-
-    @property
-    def dashboard_url(self) -> str:
-        """Link of the dashboard."""
-        return str(self.scheduler.dashboard_url)
 
     def check(self) -> None:
         """Raise if the pool can have no nodes."""

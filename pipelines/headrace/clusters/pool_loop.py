@@ -178,7 +178,7 @@ class PoolLoop:
     async def _act(self, found: ScalingPlan) -> None:
         jobs = self._jobs
         if found.cancel:
-            self._tracker.record_unused()
+            self._tracker.failures = self._tracker.failures.after_unused()
             await self._cancel([jobs[number] for number in found.cancel])
         if found.retire:
             await self._retire([jobs[number] for number in found.retire])

@@ -11,7 +11,6 @@ from typing import Any
 
 from distributed import Client, Future
 
-from headrace.clusters import cancellable_call
 from headrace.clusters.fleet import Fleet, loss, present, results_of, waits_for
 from headrace.clusters.lease_records import LeaseSpec
 from headrace.clusters.node_calls import Node, no_check
@@ -84,8 +83,7 @@ class SharedCalls(Fleet):
         self, tag: Hashable, node: Node, function: Callable[..., Any], *arguments: Any
     ) -> None:
         """Begin a call on a node; it must check `cancellable_call.wanted`."""
-        run = cancellable_call.run_aside
-        future = self._cancellable(function, arguments, run, workers=[node.address])
+        future = self._cancellable(function, arguments, aside=True, workers=[node.address])
         self._running[future] = (tag, node)
         future.add_done_callback(self._done.put)
 

@@ -7,7 +7,7 @@ import json
 import logging
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -19,7 +19,7 @@ from headrace.clusters.local import DRIVERS, IMPORTED
 from headrace.files.atomic import is_there, read_bytes, write_json
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.files.machine import storage_error
-from headrace.processes.children import Child, Process
+from headrace.processes.children import Child, Process, wait_until
 from headrace.processes.fork_server import ForkServers
 from headrace.processes.identity import end_processes
 from headrace.processes.working_folder import python_module
@@ -28,7 +28,6 @@ logger = logging.getLogger(__name__)
 
 _CANCEL_GRACE_S = 15.0
 _KILLED_S = 2.0
-_POLL_S = 0.02
 
 
 @dataclass
@@ -82,12 +81,10 @@ class Drivers:
         for driver in self._running:
             driver.why = why if driver.process.poll() is None else ""
         trees = [process for driver in self._running for process in _descendants(driver)]
-        for driver in self._running:
-            driver.process.send_signal(signal.SIGTERM)
-        _await([driver.process for driver in self._running], grace_s)
-        for driver in self._running:
-            driver.process.send_signal(signal.SIGKILL)
-        _await([driver.process for driver in self._running], _KILLED_S)
+        for sig, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, _KILLED_S)):
+            for driver in self._running:
+                driver.process.send_signal(sig)
+            wait_until(lambda: None not in [each.process.poll() for each in self._running], wait_s)
         for driver in self._running:
             _collect(driver)
         self._running = []
@@ -118,12 +115,6 @@ class Drivers:
             with suppress(psutil.NoSuchProcess, psutil.AccessDenied):  # ended; or of another user
                 process.kill()
         driver.process.send_signal(signal.SIGKILL)
-
-
-def _await(processes: Sequence[Process], timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline and any(each.poll() is None for each in processes):
-        time.sleep(_POLL_S)
 
 
 def _collect(driver: _Driver) -> bool:

@@ -42,7 +42,8 @@ from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.dataset import packed_split
 from headrace.recipe.site import Role
 from headrace.staging.peers import PeerGroup, groups_of
-from headrace.staging.staged import StagingOptions, staged
+from headrace.staging.staged import staged
+from headrace.staging.tier_choice import StagingOptions
 from headrace.steps.context import StepContext, resolved
 from headrace.steps.history import (
     EvaluatedRow,

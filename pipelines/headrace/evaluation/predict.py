@@ -5,7 +5,6 @@ It keeps a trained model and its data for the next shard.
 
 from __future__ import annotations
 
-import faulthandler
 import logging
 import platform
 import sys
@@ -170,7 +169,6 @@ def _answer(job: NodeTask) -> object:
 def main(_: list[str]) -> int:
     """Entry point."""
     begin_child()
-    faulthandler.enable()
     answer_calls(_answer)
     return 0
 

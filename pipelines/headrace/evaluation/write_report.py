@@ -56,8 +56,9 @@ from headrace.shards.shard_locations import DEFAULT_ROOM
 from headrace.staging.cache import Soundness, all_threads
 from headrace.staging.gang_store import Traffic, node_source
 from headrace.staging.peers import PeerGroup
-from headrace.staging.staged import StagingOptions, staged
+from headrace.staging.staged import staged
 from headrace.staging.staged_folder import StagedFolder
+from headrace.staging.tier_choice import StagingOptions
 from headrace.steps.context import StepContext
 from headrace.steps.history import read_history, read_ranks, read_usage
 from headrace.steps.run import open_context

@@ -5,7 +5,6 @@ It calls what runs call, with the recipe shortened to one rank and one step.
 
 from __future__ import annotations
 
-import faulthandler
 import logging
 import re
 import sys
@@ -147,7 +146,6 @@ class _Check:
 def main(arguments: list[str]) -> int:
     """Check the recipe of a launch; write what was found to the run's folder."""
     begin_child()
-    faulthandler.enable()
     node = read_record(Path(arguments[0]), NodeReady)
     if node is None:
         raise StepError(f"{arguments[0]} does not exist")

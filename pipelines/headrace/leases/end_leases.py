@@ -12,7 +12,7 @@ from pathlib import Path
 from headrace.batch.job_records import JobView
 from headrace.clusters import lease_client
 from headrace.clusters.lease_files import LeaseFiles, sure_states
-from headrace.clusters.lease_records import LeaseSpec
+from headrace.clusters.lease_folders import checked, readable
 from headrace.errors import BatchError, HeadraceError, SilentError, StepError
 from headrace.files.atomic import is_there
 from headrace.files.layout import LeaseFolder
@@ -98,9 +98,10 @@ def finalize_ended(site_name: str | None = None) -> list[str]:
     begun = {
         run.lease_folder(record.lease_id): run.site.limits.lost_after
         for record, run in known
-        if _is_begun(run, record) and _is_readable(run.lease_folder(record.lease_id))
+        if _is_begun(run, record)
     }
-    states = sure_states(begun)
+    known_causes = readable(begun, lambda each: checked(each).get(JobView))
+    states = sure_states({each: begun[each] for each, _ in known_causes})
     for record, run in known:
         folder = run.lease_folder(record.lease_id)
         state = states.get(folder, LeaseState.STARTING)
@@ -114,19 +115,6 @@ def _is_begun(run: Run, record: LeaseRecord) -> bool:
     """Whether it was started, or should have been by now: its owner may be starting it."""
     is_late = time.time() - record.created_at >= run.site.limits.lost_after
     return is_there(run.lease_folder(record.lease_id).spec) or is_late
-
-
-def _is_readable(folder: LeaseFolder) -> bool:
-    """Whether its files can be read; one of another release, or a damaged one, is left alone."""
-    try:
-        files = LeaseFiles.read(folder)
-        files.get(LeaseSpec)
-        files.get(JobView)
-        files.state(lost_after_s=0.0)
-    except StepError as error:
-        logger.warning("Lease %s is passed over: %s", folder.lease_id, error)
-        return False
-    return True
 
 
 def _why_over(run: Run, folder: LeaseFolder, state: LeaseState, *, has_ended: bool) -> str:

@@ -10,7 +10,6 @@ import pickle
 import signal
 import socket
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -111,9 +110,8 @@ class CallServer:
     def _end(self, wait_s: float = 0) -> ChildEnd:
         """End the process; wait up to `wait_s` for it to end by itself."""
         self._child = None
-        deadline = time.monotonic() + wait_s
         with self._connection:
-            self._group.supervise(lambda: time.monotonic() < deadline)
+            self._group.wait(wait_s)
             (end,) = self._group.stop()
         return end
 

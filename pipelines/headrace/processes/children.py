@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -25,7 +26,7 @@ _MORE_MEMORY = (
 )
 
 _TAIL_LINES, _TAIL_BYTES = 30, 65_536
-_POLL_S = 0.02
+_POLL_S, _SUPERVISED_EVERY_S = 0.02, 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,17 +225,13 @@ class ChildGroup:
             log_start=self._log_starts[child.name],
         )
 
-    def supervise(
-        self, keep_on: Callable[[], bool], interval_s: float = 0.05
-    ) -> tuple[ChildEnd, ...]:
+    def supervise(self, keep_on: Callable[[], bool]) -> tuple[ChildEnd, ...]:
         """Wait until all ended, one failed, or `keep_on` returns false; return their ends."""
-        while True:
-            ends = self.ends()
-            if not self._running:
-                return ends
-            if any(end.failed for end in ends) or not keep_on():
+        while not self._have_ended():
+            if any(end.failed for end in self._ends.values()) or not keep_on():
                 return self.stop()
-            time.sleep(interval_s)
+            time.sleep(_SUPERVISED_EVERY_S)
+        return tuple(self._ends.values())
 
     def signal(self, name: str, sig: signal.Signals) -> None:
         """Send a signal to one child, if it still runs."""
@@ -248,16 +245,29 @@ class ChildGroup:
         self._stopping = True
         for process in self._running.values():
             process.signal_group(signal.SIGTERM)
-        deadline = time.monotonic() + self._grace_s
-        while self._running and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-            self.ends()
+        self.wait(self._grace_s)
         for process in self._running.values():
             process.signal_group(signal.SIGKILL)
-        while self._running:
-            time.sleep(_POLL_S)
-            self.ends()
+        self.wait(math.inf)
         return tuple(self._ends.values())
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end of all children; return whether they have ended in this time."""
+        return wait_until(self._have_ended, timeout_s)
+
+    def _have_ended(self) -> bool:
+        self.ends()
+        return not self._running
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float, poll_s: float = _POLL_S) -> bool:
+    """Check a condition until it is true, or the time is over; return whether it is true."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(poll_s)
+    return True
 
 
 def signal_group(pid: int, sig: signal.Signals) -> None:

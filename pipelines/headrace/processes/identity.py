@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import faulthandler
 import gc
 import logging
 import os
@@ -89,7 +90,8 @@ def die_with_parent(sig: signal.Signals = signal.SIGKILL) -> None:
 
 
 def begin_child() -> None:
-    """Set up a child's program: log to standard error, and die with the parent."""
+    """Set up a child's program: die with the parent; logs and traces go to standard error."""
+    faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # only user code raises KeyboardInterrupt then
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"

@@ -11,8 +11,6 @@ from typing import Any
 from headrace.clusters.cancellable_call import wanted
 from headrace.clusters.fleet import Fleet
 from headrace.clusters.node_calls import Node, NodeCalls
-from headrace.data.batch_memory import batch_bytes
-from headrace.data.order import needed_first
 from headrace.errors import StepCancelledError
 from headrace.files.atomic import read_record, write_record
 from headrace.files.manifest import Manifest
@@ -22,7 +20,8 @@ from headrace.recipe.recipe import StageSpec
 from headrace.recipe.site import Tier
 from headrace.record import Record
 from headrace.staging.peers import groups_of
-from headrace.staging.staged import StagedCopy, StagingOptions, ensure_staged
+from headrace.staging.staged import StagedCopy, ensure_staged
+from headrace.staging.tier_choice import StagingOptions
 from headrace.steps.context import StepContext, skipped_shards
 
 _INTERVAL_S = 0.5
@@ -128,20 +127,14 @@ def _stage(
     skipped: frozenset[str],
 ) -> Sequence[StagedCopy]:
     files = [context.folder.parts / f"node-{node.index}.json" for node in nodes]
-    stage, site, only = context.recipe.stage, context.site, needed_first(context.recipe, manifest)
+    stage, site = context.recipe.stage, context.site
     groups = groups_of(context.folder.parts, [node.host for node in nodes], stage.peers)
-    options = StagingOptions(
-        partial=stage.partial,
-        only=only,
-        skipped=skipped,
-        s3=site.s3,
-        batch_bytes=batch_bytes(context.recipe, site.roles[context.recipe.train.role], manifest),
-    )
+    options = StagingOptions.of_training(context.recipe, site, manifest, skipped)
     jobs = [
         (dataset, site.tiers, stage, replace(options, group=group), str(file))
         for file, group in zip(files, groups, strict=True)
     ]
-    total_bytes = _num_bytes(manifest, context, only) * len(nodes)
+    total_bytes = _num_bytes(manifest, context, options.only) * len(nodes)
 
     def check() -> None:
         phase = f"copying to {len(nodes)} node{'s'[: len(nodes) > 1]}"

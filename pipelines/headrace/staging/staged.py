@@ -17,33 +17,13 @@ from headrace.files.locks import exclusive, in_use
 from headrace.files.manifest import Manifest, ShardInfo
 from headrace.files.manifest_file import content_fingerprint
 from headrace.objects.store import is_remote, open_store, read_manifest_at
-from headrace.recipe.site import StoreOptions, Tier
+from headrace.recipe.site import Tier
 from headrace.staging import cache
 from headrace.staging.bringing import Filling, Tick
 from headrace.staging.gang_member import GangMember, Relay, joining
 from headrace.staging.gang_store import Brought, GangStore, Traffic
-from headrace.staging.peers import PeerGroup
 from headrace.staging.staged_folder import StagedFolder, TierFullError, shards_in
-from headrace.staging.tier_choice import TierPlace, Wanted, choose_place
-
-
-@dataclass(frozen=True, kw_only=True)
-class StagingOptions:
-    """Options of staging."""
-
-    partial: bool = False
-    """If no tier has room for all, stage what fits and leave the rest at its location."""
-    only: frozenset[str] | None = None
-    """Shards to copy now, on a tier that can take the others later; null: all of them."""
-    skipped: frozenset[str] = frozenset()
-    """Files of damaged shards, which the copy leaves out."""
-    s3: StoreOptions | None = None
-    group: PeerGroup | None = None
-    """Nodes that stage the dataset at the same time and share shards."""
-    serves_readers: bool = False
-    """Whether the group continues to share shards while the copy is used; see `GangStore`."""
-    batch_bytes: int = 0
-    """Bytes of batches on this node, which stay free on tiers in memory."""
+from headrace.staging.tier_choice import StagingOptions, TierPlace, Wanted, choose_place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,14 +109,12 @@ def staged(
     wanted = Wanted(
         manifest=manifest,
         splits=tuple(name for name in manifest.splits if splits is None or name in splits),
-        partial=options.partial,
+        options=options,
         is_remote=is_remote(str(dataset)),
-        group=options.group,
-        batch_bytes=options.batch_bytes,
     )
     places = [TierPlace.on(tier, wanted) for tier in tiers]
     with ExitStack() as using, joining(options.group) as member:
-        work = _Staging(str(dataset), wanted, places, verify, tick, options, member, using)
+        work = _Staging(str(dataset), wanted, places, verify, tick, member, using)
         copy = work.copy()
         if member is not None:
             relayed = work.serve(member, StagedFolder(copy.folder, copy.tier))
@@ -153,7 +131,6 @@ class _Staging:
     places: Sequence[TierPlace]
     verify: bool
     tick: Tick | None
-    options: StagingOptions
     member: GangMember | None
     using: ExitStack
     traffic: Traffic = field(default_factory=Traffic)
@@ -190,8 +167,9 @@ class _Staging:
         here = [shard for shard in shards if complete and shard.file in complete.files]
         files = tuple(shard.file for shard in here)
         num_bytes = sum(shard.num_bytes for shard in here)
-        store = open_store(self.dataset, self.options.s3)
-        relay = Relay(store, found.path, shards if self.options.serves_readers else here, files)
+        options = self.wanted.options
+        store = open_store(self.dataset, options.s3)
+        relay = Relay(store, found.path, shards if options.serves_readers else here, files)
         self.using.enter_context(closing(relay))
         tick = self.tick or (lambda *_: None)
         member.serve_to_the_end(relay.holding, files, lambda: tick(num_bytes, num_bytes))
@@ -244,7 +222,7 @@ class _Staging:
                 full[error.tier] = f"ran full while it was copied to ({error})"
 
     def _stage_once(self, full: Mapping[str, str]) -> StagedFolder:
-        store, manifest = open_store(self.dataset, self.options.s3), self.wanted.manifest
+        store, manifest = open_store(self.dataset, self.wanted.options.s3), self.wanted.manifest
         group = self.member.group if self.member is not None else None
         self.traffic.brought = Brought()
         with ExitStack() as reserved:
@@ -253,7 +231,7 @@ class _Staging:
                 placed = choose_place(self.wanted, self.places, full)
                 folder = placed.folder
                 reserved.enter_context(folder.reserving(placed.num_bytes))
-            only, later = self.options.only, frozenset[str]()
+            only, later = self.wanted.options.only, frozenset[str]()
             if only is not None:
                 missing = folder.missing(manifest, self.wanted.splits)
                 later = frozenset(shard.file for shard in missing) - only

@@ -6,11 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from headrace.data.batch_memory import batch_bytes
+from headrace.data.order import needed_first
 from headrace.files import tiers
 from headrace.files.locks import KEPT_S
 from headrace.files.manifest import Manifest, ShardInfo
 from headrace.files.tiers import TierRoom, bytes_in
-from headrace.recipe.site import Tier
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site, StoreOptions, Tier
 from headrace.staging.cache import CachedCopy, evict, idle_copies
 from headrace.staging.gang_member import RELAYED_SHARDS
 from headrace.staging.peers import PeerGroup
@@ -24,34 +27,62 @@ _STREAMED_SHARDS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
+class StagingOptions:
+    """Options of staging."""
+
+    partial: bool = False
+    """If no tier has room for all, stage what fits and leave the rest at its location."""
+    only: frozenset[str] | None = None
+    """Shards to copy now, on a tier that can take the others later; null: all of them."""
+    skipped: frozenset[str] = frozenset()
+    """Files of damaged shards, which the copy leaves out."""
+    s3: StoreOptions | None = None
+    group: PeerGroup | None = None
+    """Nodes that stage the dataset at the same time and share shards."""
+    serves_readers: bool = False
+    """Whether the group continues to share shards while the copy is used; see `GangStore`."""
+    batch_bytes: int = 0
+    """Bytes of batches on this node, which stay free on tiers in memory."""
+
+    @classmethod
+    def of_training(
+        cls, recipe: Recipe, site: Site, manifest: Manifest, skipped: Iterable[str]
+    ) -> StagingOptions:
+        """Return those of a recipe that trains on a dataset, for a node without a group."""
+        return cls(
+            partial=recipe.stage.partial,
+            only=needed_first(recipe, manifest),
+            skipped=frozenset(skipped),
+            s3=site.s3,
+            batch_bytes=batch_bytes(recipe, site.roles[recipe.train.role], manifest),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Wanted:
     """What to put on the node."""
 
     manifest: Manifest
     splits: tuple[str, ...]
-    partial: bool
+    options: StagingOptions
     is_remote: bool = False
     """Whether the rest of a part is fetched, not mapped at its location."""
-    group: PeerGroup | None = None
-    """Nodes that each take another part, and fetch the rest from each other."""
-    batch_bytes: int = 0
-    """See `StagingOptions`."""
 
     @property
     def spare_bytes(self) -> int:
         """Room to leave on a tier that takes a part."""
         largest = max((shard.num_bytes for shard in self.manifest.shards), default=0)
-        num_shards = 0
-        if self.is_remote or self.group is not None:
-            num_shards = _STREAMED_SHARDS + (RELAYED_SHARDS if self.group is not None else 0)
+        num_shards, is_shared = 0, self.options.group is not None
+        if self.is_remote or is_shared:
+            num_shards = _STREAMED_SHARDS + (RELAYED_SHARDS if is_shared else 0)
         return _MARGIN_BYTES + num_shards * largest
 
     def by_preference(self, shards: Sequence[ShardInfo]) -> list[ShardInfo]:
         """Return shards in the order in which this node should take them, if not all fit."""
-        if self.group is None:
+        if self.options.group is None:
             return list(shards)
         numbers = {shard.file: number for number, shard in enumerate(self.manifest.shards)}
-        part = self.group.part
+        part = self.options.group.part
         return sorted(shards, key=lambda shard: part(numbers[shard.file]))
 
 
@@ -96,7 +127,9 @@ class TierPlace:
     def room(self) -> TierRoom:
         """Return how much the tier can take now."""
         missing = () if self.problem else self.missing()
-        return tiers.measure(self.tier, _size(missing), self.problem, self.wanted.batch_bytes)
+        return tiers.measure(
+            self.tier, _size(missing), self.problem, self.wanted.options.batch_bytes
+        )
 
     def idle(self, idle_for_s: float = KEPT_S) -> list[CachedCopy]:
         """Return copies of other datasets that may be evicted for this one."""
@@ -118,18 +151,15 @@ class TierPlace:
         idle_bytes = sum(copy.num_bytes for copy in self.idle())
         return bytes_in(self.folder.path) + self.room().usable_bytes + idle_bytes
 
-    def whole(self) -> Placed:
-        """Return a place for all of the dataset."""
-        return self._without(frozenset())
-
     def part(self) -> Placed:
         """Return a place for what fits after copies are evicted that were unused for a while."""
         for copy in self.idle():
             evict(copy.folder)
         room_bytes = self.room().usable_bytes - self.wanted.spare_bytes
-        return self._without(fitting(self.wanted.by_preference(self.missing()), room_bytes))
+        return self.without(fitting(self.wanted.by_preference(self.missing()), room_bytes))
 
-    def _without(self, left_out: frozenset[str]) -> Placed:
+    def without(self, left_out: frozenset[str] = frozenset()) -> Placed:
+        """Return a place for the dataset, without the shards with these files."""
         taken = [shard for shard in self.missing() if shard.file not in left_out]
         return Placed(self.folder, left_out, bytes_in(self.folder.path) + _size(taken))
 
@@ -147,14 +177,14 @@ def choose_place(wanted: Wanted, places: Sequence[TierPlace], full: Mapping[str,
     for idle_for_s in (KEPT_S, 0.0):
         for place in places:
             if place.make_room(idle_for_s):
-                return place.whole()
+                return place.without()
     usable = [place for place in places if not place.problem]
-    if wanted.partial and usable:
+    if wanted.options.partial and usable:
         return max(usable, key=TierPlace.most_bytes).part()
     what = f"the splits {', '.join(wanted.splits)} of dataset '{wanted.manifest.name}'"
     chosen = tiers.choose((place.room() for place in places), what)
     # more room was freed since it was first measured
-    return next(place for place in places if place.tier.name == chosen.name).whole()
+    return next(place for place in places if place.tier.name == chosen.name).without()
 
 
 def fitting(shards: Iterable[ShardInfo], room_bytes: int) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -12,12 +13,14 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
 from headrace.checkpoints import files as checkpoints
-from headrace.errors import RecipeError, nearest
+from headrace.errors import HeadraceError, RecipeError, nearest
 from headrace.files.atomic import read_text, write_record
 from headrace.files.layout import checkpoint_name, kept_name
 from headrace.recipe.train import TrainerSpec
 from headrace.training.checkpoint_writer import CheckpointWriter
 from headrace.training.launch_records import NodeLaunch, Paused
+
+logger = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 2.0
 
@@ -106,7 +109,10 @@ class StepCheckpoints(_AfterStep, Checkpoint):  # type: ignore[misc]
 
     def on_exception(self, *_: Any) -> None:
         """Wait for the checkpoint that is being written: the next launch starts from it."""
-        self.writer.give_up()
+        try:
+            self.writer.wait()
+        except (HeadraceError, OSError, RuntimeError):
+            logger.exception("The last checkpoint was not written")
 
     def save(self, trainer: Trainer) -> None:
         """Write the checkpoint of this step; all ranks call this."""

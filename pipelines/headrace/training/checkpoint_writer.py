@@ -8,7 +8,6 @@ and older ones are removed. It reports a failure only at the next write or at th
 from __future__ import annotations
 
 import copy
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,11 +23,9 @@ from torch import Tensor
 
 from headrace.checkpoints import files as checkpoints
 from headrace.checkpoints.content import check_can_be_loaded, without_objects
-from headrace.errors import HeadraceError, PickledCheckpointError
+from headrace.errors import PickledCheckpointError
 from headrace.files.machine import storage_error, system_error
 from headrace.training.strategies import ExactDDPStrategy, ShardedStrategy
-
-logger = logging.getLogger(__name__)
 
 
 class CheckpointWriter:
@@ -52,7 +49,7 @@ class CheckpointWriter:
         self._token, self._before, self._plain = token, before, plain
         self._in_background = in_background
         self._checked: set[bool] = set()
-        self._copies = {weights_only: HostCopy() for weights_only in (False, True)}
+        self._copies: dict[bool, Mapping[str, Any]] = {}
         self._thread: ThreadPoolExecutor | None = None
         self._writing: Future[None] | None = None
         self.longest_s = 0.0
@@ -108,19 +105,12 @@ class CheckpointWriter:
         if writing is not None:
             writing.result()
 
-    def give_up(self) -> None:
-        """Wait as `wait` after training failed for another reason; a failure is only logged."""
-        try:
-            self.wait()
-        except (HeadraceError, OSError, RuntimeError):
-            logger.exception("The last checkpoint was not written")
-
     def _save(self, trainer: Trainer, prepared: Path, weights_only: bool) -> _Taken | None:
         """Save a checkpoint, or take its content; None if it is saved, and on other ranks."""
         strategy = trainer.strategy
         usual = strategy.checkpoint_io  # also of others' callbacks, which want folders made
         io = _ToFile() if type(usual) is TorchCheckpointIO else usual
-        taken = _Taken(io, self._copies[weights_only]) if self._in_background else None
+        taken = _Taken(io, self._copies.get(weights_only)) if self._in_background else None
         strategy.checkpoint_io = taken or io
         connector = trainer._checkpoint_connector  # noqa: SLF001  no hook sees weights alone
         collect = connector.dump_checkpoint
@@ -130,7 +120,10 @@ class CheckpointWriter:
             trainer.save_checkpoint(prepared, weights_only=weights_only)
         finally:
             strategy.checkpoint_io, connector.dump_checkpoint = usual, collect
-        return None if taken is None or taken.content is None else taken
+        if taken is None or taken.content is None:
+            return None
+        self._copies[weights_only] = taken.content
+        return taken
 
     def _check(
         self, trainer: Trainer, prepared: Path, weights_only: bool, taken: _Taken | None
@@ -174,8 +167,8 @@ class _ToFile(TorchCheckpointIO):  # type: ignore[misc]
 class _Taken(CheckpointIO):  # type: ignore[misc]
     """Takes a copy of what a strategy has written; `of` writes it in the end."""
 
-    def __init__(self, of: CheckpointIO, copy: HostCopy) -> None:
-        self.of, self._copy = of, copy
+    def __init__(self, of: CheckpointIO, before: Mapping[str, Any] | None) -> None:
+        self.of, self._before = of, before
         self.content: Mapping[str, Any] | None = None
 
     def save_checkpoint(
@@ -183,7 +176,7 @@ class _Taken(CheckpointIO):  # type: ignore[misc]
     ) -> None:
         """Take it."""
         del path, storage_options
-        self.content = self._copy.take(checkpoint)
+        self.content = host_copy(checkpoint, self._before)
 
     def load_checkpoint(self, path: Any, *arguments: Any, **options: Any) -> Any:
         """As the one that writes."""
@@ -215,22 +208,13 @@ def _telling(prepared: Path, path: Path) -> Iterator[None]:
         raise named from error
 
 
-class HostCopy:
-    """Copies what a checkpoint is to hold into memory that it keeps for the next.
+def host_copy(content: Mapping[str, Any], before: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return a copy of plain containers and tensors, in the memory of the copy `before`.
 
-    Fresh memory costs several times the copy: the kernel clears each page first.
+    Fresh memory costs several times the copy: the kernel clears each page first. Tensors that
+    share all of their memory share it in the copy, too.
     """
-
-    def __init__(self) -> None:
-        self._content: Any = None
-
-    def take(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A copy of plain containers and tensors, in place of the copy before, which is gone.
-
-        Tensors that share all of their memory share it in the copy, too.
-        """
-        self._content = _copied(content, self._content, {})
-        return self._content  # type: ignore[no-any-return]
+    return _copied(content, before, {})  # type: ignore[no-any-return]
 
 
 def _copied(value: Any, old: Any, known: dict[tuple[object, ...], Tensor]) -> Any:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from headrace.clusters.cancellable_call import check_wanted
-from headrace.data.batch_memory import batch_bytes
-from headrace.data.order import needed_first
 from headrace.files.manifest import Manifest
 from headrace.objects.store import read_manifest_at
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
-from headrace.staging.staged import StagedCopy, StagingOptions, staged
+from headrace.staging.staged import StagedCopy, staged
+from headrace.staging.tier_choice import StagingOptions
 from headrace.training.launch_records import NodeLaunch
 
 
@@ -36,15 +36,8 @@ def data_on_node(
         yield None
         return
     stage = recipe.stage
-    options = StagingOptions(
-        partial=stage.partial,
-        only=needed_first(recipe, manifest),
-        skipped=frozenset(launch.skipped),
-        s3=site.s3,
-        group=launch.group,
-        serves_readers=launch.group is not None,
-        batch_bytes=batch_bytes(recipe, site.roles[recipe.train.role], manifest),
-    )
+    alone = StagingOptions.of_training(recipe, site, manifest, launch.skipped)
+    options = replace(alone, group=launch.group, serves_readers=launch.group is not None)
     with staged(
         launch.dataset, site.tiers, stage.splits, stage.verify, check_wanted, options
     ) as copy:

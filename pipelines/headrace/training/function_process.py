@@ -7,7 +7,6 @@ only if the user's module does so.
 from __future__ import annotations
 
 import atexit
-import faulthandler
 import numbers
 import os
 import resource
@@ -150,7 +149,6 @@ def main(arguments: list[str]) -> int:
     """Answer calls of `headrace.training.function`."""
     del arguments
     begin_child()
-    faulthandler.enable()
     answer_calls(answer)
     return 0
 

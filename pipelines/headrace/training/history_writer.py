@@ -45,7 +45,7 @@ class KeepHistory(Callback):  # type: ignore[misc]
 
     Every validation and every end of an epoch adds a row with all metrics that the model logged.
     All ranks take part in it, because each may log its own; `metrics` are the last means.
-    Checkpoints have the losses of which `loss` is the mean, so that no end of a process changes it.
+    Checkpoints have the losses whose mean is `loss`, so that no end of a process changes it.
 
     `data_ranks` is the number of ranks with samples of their own; `checkpoint_s` returns the
     seconds that training has waited for checkpoints so far.

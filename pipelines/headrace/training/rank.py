@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import logging
 import os
 import sys
@@ -239,7 +238,6 @@ def _check_metrics(spec: EvaluateSpec | None, allowed: Allowed) -> None:
 def main(arguments: list[str]) -> int:
     """Entry point of a rank."""
     begin_child()
-    faulthandler.enable()
     spare = [os.open(os.devnull, os.O_RDONLY) for _ in range(_NUM_SPARE)]
     rank_zero_only.rank = int(os.environ["RANK"])  # as Lightning takes it when it is imported
     node, rank = read_record(Path(arguments[0]), NodeReady), int(arguments[1])

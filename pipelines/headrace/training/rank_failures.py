@@ -25,7 +25,6 @@ from headrace.errors import (
 )
 from headrace.files.machine import is_full, storage_error
 from headrace.processes.children import ChildEnd
-from headrace.states import FailureClass
 from headrace.training.launch_records import FailureKind, NodeOutcome, RankFailure
 
 _MACHINE = (errno.EIO, errno.ESTALE, errno.ENODEV, errno.EROFS)
@@ -65,12 +64,13 @@ _STEPS = ("training_step", "validation_step")
 
 _PRECEDENCE = tuple(FailureKind)
 
-_FROM_CLASS = {
-    FailureClass.USER_ERROR: FailureKind.USER_ERROR,
-    FailureClass.DATA_ERROR: FailureKind.DATA_ERROR,
-    FailureClass.OUT_OF_MEMORY: FailureKind.OUT_OF_MEMORY,
-    FailureClass.CAPACITY: FailureKind.NO_SPACE,
+_ERRORS: dict[FailureKind, type[HeadraceError]] = {
+    FailureKind.USER_ERROR: UserError,
+    FailureKind.DATA_ERROR: DataError,
+    FailureKind.OUT_OF_MEMORY: MemoryExhaustedError,
+    FailureKind.NO_SPACE: StorageFullError,
 }
+_FROM_CLASS = {error.failure_class: kind for kind, error in _ERRORS.items()}
 
 
 class PortTakenError(WorkerLostError):
@@ -172,15 +172,9 @@ def to_error(failure: RankFailure, where: str | None = None) -> HeadraceError:
         if not failure.trace:
             return UserError(what, failure.hint)
         return UserCodeError(what, failure.hint, trace=failure.trace, where=where)
-    kinds: dict[FailureKind, type[HeadraceError]] = {
-        FailureKind.DATA_ERROR: DataError,
-        FailureKind.OUT_OF_MEMORY: MemoryExhaustedError,
-        FailureKind.NO_SPACE: StorageFullError,
-        FailureKind.PORT_TAKEN: PortTakenError,
-        FailureKind.STORAGE: StorageError,
-        FailureKind.INTERNAL: StepError,
-    }
-    return kinds.get(failure.kind, WorkerLostError)(what, failure.hint)
+    own = {FailureKind.PORT_TAKEN: PortTakenError, FailureKind.STORAGE: StorageError}
+    errors = _ERRORS | own | {FailureKind.INTERNAL: StepError}
+    return errors.get(failure.kind, WorkerLostError)(what, failure.hint)
 
 
 def _hung_error(failures: Sequence[RankFailure]) -> HeadraceError:

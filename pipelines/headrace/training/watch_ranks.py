@@ -137,10 +137,7 @@ class RankWatch:
         """Have hung ranks write where they are: faulthandler does so on SIGABRT."""
         for failure in self._hung:
             self._group.signal(rank_name(failure.rank), signal.SIGABRT)
-        deadline = time.monotonic() + _DUMP_S
-        while self._group.running and time.monotonic() < deadline:
-            time.sleep(0.05)
-            self._group.ends()
+        self._group.wait(_DUMP_S)
 
     def _failure(self, rank: int, end: ChildEnd) -> RankFailure | None:
         said = read_record(self._launch.folder.failure(rank), RankFailure)

@@ -270,7 +270,7 @@ def test_nodes_that_do_not_come_are_named_for_the_next_lease(
     folder = LeaseFolder(tmp_path)
     role = Role(backend="slurm", kind="gang", nodes=3, start_timeout=0.01)
     workers = {name: SimpleNamespace(name=name) for name in here}
-    scheduler = SimpleNamespace(workers=workers, address="", dashboard_url="")
+    scheduler = SimpleNamespace(workers=workers)
     gang = GangCluster(folder, lease_spec(folder, role), scheduler)
     with pytest.raises(LeaseError, match=f"{len(here)} of 3 nodes joined within 0.01 s"):
         asyncio.run(gang.wait_for_nodes())
@@ -285,7 +285,7 @@ def test_a_gang_without_one_of_its_nodes_ends_when_that_does_not_come_back(
     now_s = 0.0
     monkeypatch.setattr("headrace.clusters.gang.time.monotonic", lambda: now_s)
     folder, workers = LeaseFolder(tmp_path), {"a": None, "b": None}
-    scheduler = SimpleNamespace(workers=workers, address="", dashboard_url="")
+    scheduler = SimpleNamespace(workers=workers)
     spec = lease_spec(folder, Role(backend="slurm", kind="gang", nodes=2))
     gang = GangCluster(folder, spec, scheduler)
     now_s = 100.0

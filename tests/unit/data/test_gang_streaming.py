@@ -30,8 +30,8 @@ from headrace.recipe.site import Tier
 from headrace.shards.shard_locations import ShardSource
 from headrace.staging.gang_store import Brought, GangStore, Traffic, node_source
 from headrace.staging.peers import PeerGroup, groups_of
-from headrace.staging.staged import StagedCopy, StagingOptions, staged
-from headrace.staging.tier_choice import Wanted
+from headrace.staging.staged import StagedCopy, staged
+from headrace.staging.tier_choice import StagingOptions, Wanted
 from support.shards import write_dataset
 from support.staged_datasets import counted_reads, tier
 
@@ -60,7 +60,9 @@ def reads(monkeypatch) -> Counter[str]:
 
 def tier_for(home: Path, manifest: Manifest, group: PeerGroup, num_shards: int) -> Tier:
     """One with room for so many shards, and for what is fetched."""
-    wanted = Wanted(manifest=manifest, splits=("train",), partial=True, group=group)
+    wanted = Wanted(
+        manifest=manifest, splits=("train",), options=StagingOptions(partial=True, group=group)
+    )
     size = max(shard.num_bytes for shard in manifest.shards)
     budget = wanted.spare_bytes + num_shards * size
     return tier(home / f"tier-{group.index}", budget=budget)

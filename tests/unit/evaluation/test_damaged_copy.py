@@ -24,7 +24,8 @@ from headrace.files.layout import RunFolder, StepFolder
 from headrace.recipe.recipe import Recipe
 from headrace.staging import cache as soundness
 from headrace.staging.peers import PeerGroup, groups_of
-from headrace.staging.staged import StagingOptions, ensure_staged
+from headrace.staging.staged import ensure_staged
+from headrace.staging.tier_choice import StagingOptions
 from support.factories import step_spec
 from support.shards import write_dataset
 from support.training import make_recipe, make_site

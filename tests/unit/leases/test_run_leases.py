@@ -260,7 +260,7 @@ def test_a_lease_in_a_read_only_folder_ends_all_the_same(run, is_over: bool):
     if is_over:
         host.kill()
         host.wait()
-    with read_only(run.lease_folder(lease_id).path), mock.patch.object(lease_client, "_wait"):
+    with read_only(run.lease_folder(lease_id).path), mock.patch.object(lease_client, "wait_until"):
         end_run(run, StepState.FAILED)
     host.kill()
     host.wait()

@@ -18,8 +18,9 @@ from headrace.files.manifest import Manifest
 from headrace.staging import cache
 from headrace.staging import cache as soundness
 from headrace.staging.cache import Soundness
-from headrace.staging.staged import StagingOptions, ensure_staged, staged
+from headrace.staging.staged import ensure_staged, staged
 from headrace.staging.staged_folder import StagedFolder
+from headrace.staging.tier_choice import StagingOptions
 from support.staged_datasets import make_dataset, same_bytes, tier
 
 LONG_AGO = time.time() - 2 * KEPT_S

@@ -22,7 +22,8 @@ from headrace.staging import peers
 from headrace.staging.gang_member import Relay
 from headrace.staging.gang_store import Brought, GangStore, Traffic
 from headrace.staging.peers import Holding, Peer, PeerGroup, ShardServer, groups_of
-from headrace.staging.staged import StagingOptions, ensure_staged
+from headrace.staging.staged import ensure_staged
+from headrace.staging.tier_choice import StagingOptions
 from support.staged_datasets import make_dataset, same_bytes, tier
 
 

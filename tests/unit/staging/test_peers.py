@@ -22,7 +22,8 @@ from headrace.staging import peers
 from headrace.staging.bringing import Tick
 from headrace.staging.gang_member import Relay, holds_nothing, joining
 from headrace.staging.peers import Peer, PeerGroup, PeerLostError, groups_of
-from headrace.staging.staged import StagedCopy, StagingOptions, ensure_staged
+from headrace.staging.staged import StagedCopy, ensure_staged
+from headrace.staging.tier_choice import StagingOptions
 from support.staged_datasets import counted_reads, make_dataset, same_bytes, tier
 
 HOST = "127.0.0.1"

@@ -16,7 +16,8 @@ from headrace.errors import ManifestError, ShardError, StepCancelledError, Stora
 from headrace.files.manifest_file import read_manifest, write_manifest
 from headrace.recipe.site import Tier
 from headrace.staging.stage_step import Ticker, total_done_bytes
-from headrace.staging.staged import StagingOptions, ensure_staged
+from headrace.staging.staged import ensure_staged
+from headrace.staging.tier_choice import StagingOptions
 from support.staged_datasets import copy_in, make_dataset, same_bytes, tier
 
 

@@ -25,7 +25,7 @@ from headrace.checkpoints.sharded import one_failure
 from headrace.errors import PickledCheckpointError, StorageFullError
 from headrace.files.layout import checkpoint_name
 from headrace.training.checkpoint_callbacks import StepCheckpoints
-from headrace.training.checkpoint_writer import CheckpointWriter, HostCopy
+from headrace.training.checkpoint_writer import CheckpointWriter, host_copy
 from support.small_disk import small_disk
 
 pytestmark = pytest.mark.filterwarnings(  # Lightning's hints, and what it still uses
@@ -229,8 +229,7 @@ def test_a_copy_is_apart_from_what_it_is_of_and_its_memory_is_used_again() -> No
         "state_dict": OrderedDict(a=weight, b=weight[:1], c=torch.tensor(2.0), d=weight),
         "others": {"rows": rows, "pair": (torch.ones(2), "x")},
     }
-    holder = HostCopy()
-    first = holder.take(content)
+    first = host_copy(content, None)
     assert_same(first, content)
     state = first["state_dict"]
     assert type(state) is OrderedDict
@@ -242,6 +241,6 @@ def test_a_copy_is_apart_from_what_it_is_of_and_its_memory_is_used_again() -> No
     assert state["a"].any()
     assert first["others"]["rows"] == [1, 2]
     content["state_dict"]["c"] = torch.zeros(5)  # it has grown
-    second = holder.take(content)
+    second = host_copy(content, first)
     assert_same(second, content)
     assert second["state_dict"]["a"].data_ptr() == place
