@@ -177,9 +177,7 @@ def trained_in(context: StepContext, checkpoint: Path) -> RunFolder:
     watched = context.spec.inputs.get("watched")
     if isinstance(watched, str):
         return RunFolder(Path(watched))
-    run = RunFolder(checkpoint.parent.parent)
-    is_of = checkpoint.parent == run.checkpoints and run.recipe.exists()
-    return run if is_of else context.run_folder
+    return RunFolder.of_checkpoint(checkpoint) or context.run_folder
 
 
 def plan_evaluation(context: StepContext, inputs: Inputs, label: str = "") -> tuple[ShardTask, ...]:
