@@ -16,7 +16,7 @@ from rich.filesize import decimal
 from headrace.cli import arguments
 from headrace.cli.console import JsonOption, open_console, tell_json
 from headrace.errors import UserError, blaming_user_code
-from headrace.files.layout import RunFolder
+from headrace.files.layout import RunFolder, run_of
 from headrace.objects.store import open_store
 from headrace.runs.names import with_model
 from headrace.runs.origin import Origin, origin
@@ -85,7 +85,7 @@ def export(
     if target.exists() and (target.is_dir() != is_folder or not force):
         raise UserError(f"{output} exists", "Name another, or replace its like with --force.")
     if found.exists():
-        of, run, file = None, RunFolder.of_checkpoint(found), found
+        of, run, file = None, run_of(found), found
     else:
         model, checkpoint = with_model(what, checkpoint)
         of, run = origin(model.name), model.folder

@@ -210,12 +210,6 @@ class RunFolder(Folder):
     summary = Entry("suite.json")
     """Of a suite: counts, the best trial, the running ones; replaced every second."""
 
-    @classmethod
-    def of_checkpoint(cls, checkpoint: Path) -> RunFolder | None:
-        """Return the run in whose folder of checkpoints a file lies; None if there is none."""
-        run = cls(checkpoint.parent.parent)
-        return run if checkpoint.parent == run.checkpoints and run.recipe.exists() else None
-
     def trial(self, number: int) -> TrialFolder:
         """Return the folder of a suite's trial, by its number from 1."""
         return TrialFolder(self.trials / f"{number:06d}")
@@ -235,6 +229,12 @@ class RunFolder(Folder):
         """Identity of the run; of a trial `SUITE:NUMBER`."""
         name = self.path.name
         return f"{self.whole.run_id}:{int(name)}" if self.is_trial else name
+
+
+def run_of(checkpoint: Path) -> RunFolder | None:
+    """Return the run in whose folder of checkpoints a file lies; None if there is none."""
+    run = RunFolder(checkpoint.parent.parent)
+    return run if checkpoint.parent == run.checkpoints and run.recipe.exists() else None
 
 
 class TrialFolder(RunFolder):
