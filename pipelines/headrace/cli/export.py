@@ -16,7 +16,7 @@ from rich.filesize import decimal
 from headrace.cli import arguments
 from headrace.cli.console import JsonOption, open_console, tell_json
 from headrace.errors import UserError, blaming_user_code
-from headrace.files.layout import RunFolder
+from headrace.files.layout import RunFolder, run_of
 from headrace.objects.store import open_store
 from headrace.runs.names import with_model
 from headrace.runs.origin import Origin, origin
@@ -85,7 +85,7 @@ def export(
     if target.exists() and (target.is_dir() != is_folder or not force):
         raise UserError(f"{output} exists", "Name another, or replace its like with --force.")
     if found.exists():
-        of, run, file = None, _run_of(found), found
+        of, run, file = None, run_of(found), found
     else:
         model, checkpoint = with_model(what, checkpoint)
         of, run = origin(model.name), model.folder
@@ -158,12 +158,6 @@ def _register(folder: str, output: str, of: Origin) -> str:
         place = f"{logged.info.artifact_uri}/model"
         made = client.create_model_version(name, place, logged.info.run_id)
     return f"{output}/{made.version}"
-
-
-def _run_of(checkpoint: Path) -> RunFolder | None:
-    """Return the run in whose folder of checkpoints a file lies; None if there is none."""
-    run = RunFolder(checkpoint.parent.parent)
-    return run if checkpoint.parent == run.checkpoints and run.recipe.exists() else None
 
 
 def _tell(path: str, num_bytes: int, **others: object) -> None:

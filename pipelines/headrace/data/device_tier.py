@@ -10,13 +10,12 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from pydantic import ByteSize
 from torch import Tensor
 
 from headrace.data.dataset import Reading, SampleReader
 from headrace.data.loader import BatchLoader
 from headrace.errors import HeadraceError, StepError, shortened
-from headrace.files.tiers import reserve_bytes
+from headrace.files.tiers import reserve_bytes, shown_bytes
 from headrace.recipe.site import Tier
 
 _BLOCK_BYTES, _MOST_STEPS = 64 * 2**20, 64
@@ -64,7 +63,7 @@ class DeviceTier:
         reserve = reserve_bytes(self._tier.reserve, free, in_memory=True)
         usable = min(free - reserve, free if self._tier.budget is None else self._tier.budget)
         if sample_bytes * count > usable:
-            needed, most = _size(sample_bytes * count), _size(max(usable, 0))
+            needed, most = shown_bytes(sample_bytes * count), shown_bytes(max(usable, 0))
             raise StepError(f"needs {needed}, may take {most}")
         self.is_used = True
         held = {
@@ -75,7 +74,7 @@ class DeviceTier:
         blocks_per_step = count // (block * _MOST_STEPS) + 1
         for number, start in enumerate(range(0, count, block)):
             if number % blocks_per_step == 0:
-                self._note(f"loads {_size(sample_bytes * count)}")
+                self._note(f"loads {shown_bytes(sample_bytes * count)}")
                 yield
             batch = reader.read(np.arange(start, min(start + block, count)))
             for name, values in held.items():
@@ -83,7 +82,7 @@ class DeviceTier:
                     raise StepError(f"samples of '{name}' differ in shape")
                 values[start : start + block] = batch[name]
         self._loader.reader.gatherer.held = held
-        self._note(f"holds {_size(sample_bytes * count)}")
+        self._note(f"holds {shown_bytes(sample_bytes * count)}")
 
     def _note(self, state: str) -> None:
         self._loader.notes["gpu_tier"] = state
@@ -95,7 +94,3 @@ def free_bytes(device: torch.device) -> int | None:
         return None
     given_back = torch.cuda.max_memory_reserved(device) - torch.cuda.memory_reserved(device)
     return int(max(torch.cuda.mem_get_info(device)[0] - given_back, 0))
-
-
-def _size(num_bytes: int) -> str:
-    return ByteSize(num_bytes).human_readable()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.errors import DataError, MetricsError, RecipeError
-from headrace.files.layout import RunFolder, checkpoint_name, kept_name
+from headrace.files.layout import RunFolder, checkpoint_name, kept_name, run_of
 from headrace.files.manifest import Manifest
 from headrace.objects.store import read_manifest_at
 from headrace.recipe.evaluate import EvaluateSpec
@@ -177,9 +177,7 @@ def trained_in(context: StepContext, checkpoint: Path) -> RunFolder:
     watched = context.spec.inputs.get("watched")
     if isinstance(watched, str):
         return RunFolder(Path(watched))
-    run = RunFolder(checkpoint.parent.parent)
-    is_of = checkpoint.parent == run.checkpoints and run.recipe.exists()
-    return run if is_of else context.run_folder
+    return run_of(checkpoint) or context.run_folder
 
 
 def plan_evaluation(context: StepContext, inputs: Inputs, label: str = "") -> tuple[ShardTask, ...]:

@@ -51,8 +51,7 @@ def provenance_table(
     recorded = _read(context.run_folder.provenance)
     rows = [
         ("Run", context.spec.run_id),
-        ("Run it again", _again(context)),
-        *_evaluated_run(context),
+        *_asked(context),
         ("Checkpoint", str(inputs.checkpoint)),
         ("Chosen", chosen(context, inputs, history)),
         *_restarts(history),
@@ -114,21 +113,17 @@ def _changes(title: str, before: str, changes: Sequence[Change]) -> Table:
     )
 
 
-def _again(context: StepContext) -> str:
-    """Return the command of the same request; empty if the request was not kept."""
+def _asked(context: StepContext) -> Iterator[tuple[str, str]]:
+    """Yield the command of the same request, and the run that it evaluates, where it was kept."""
     request = _read(context.run_folder.request)
-    recipe, site, overrides = (request.get(name) for name in ("recipe", "site", "overrides"))
-    if not isinstance(recipe, str) or not isinstance(site, str):
-        return ""
-    changes = [str(each) for each in overrides] if isinstance(overrides, list) else []
-    of = request.get("of")
-    what = ["evaluate", of] if isinstance(of, str) and of else ["run", recipe]
-    return shlex.join(["headrace", *what, "--site", site, *changes])
-
-
-def _evaluated_run(context: StepContext) -> list[tuple[str, str]]:
-    of = _read(context.run_folder.request).get("of")
-    return [("Evaluated run", of)] if isinstance(of, str) and of else []
+    keys = ("recipe", "site", "overrides", "of")
+    recipe, site, overrides, of = (request.get(name) for name in keys)
+    if isinstance(recipe, str) and isinstance(site, str):
+        changes = [str(each) for each in overrides] if isinstance(overrides, list) else []
+        what = ["evaluate", of] if isinstance(of, str) and of else ["run", recipe]
+        yield "Run it again", shlex.join(["headrace", *what, "--site", site, *changes])
+    if isinstance(of, str) and of:
+        yield "Evaluated run", of
 
 
 def _restarts(history: History) -> list[tuple[str, str]]:

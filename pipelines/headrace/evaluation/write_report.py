@@ -16,7 +16,6 @@ from headrace.data.instantiate import Allowed
 from headrace.errors import HeadraceError, ShardError
 from headrace.evaluation.batch_outputs import logged_metrics
 from headrace.evaluation.evaluation_plan import (
-    Inputs,
     NodeTask,
     evaluated_step,
     plan_evaluation,
@@ -41,7 +40,6 @@ from headrace.evaluation.results import Judgement, judge
 from headrace.evaluation.training_figures import training_figures
 from headrace.files.atomic import write_json, write_text
 from headrace.files.layout import StepFolder
-from headrace.files.manifest import Manifest
 from headrace.informing import AFTERWARDS_S, inform
 from headrace.loggers import log_evaluation
 from headrace.objects.store import is_remote
@@ -78,8 +76,10 @@ def conclude(job: NodeTask, training: Callable[[], dict[str, bytes]]) -> dict[st
     tasks = plan_evaluation(context, inputs, job.label)
     folder = report_folder(context, inputs.spec, is_first=not job.label)
     parts = [read_part(context.folder.parts / task.part_name) for task in tasks]
+    trained = trained_in(context, inputs.checkpoint)
+    history = read_history(trained)
     with _opened(context, inputs.dataset, inputs.spec.split, job.group) as dataset:
-        ids = sample_ids(dataset)
+        ids, fingerprint = sample_ids(dataset), dataset.manifest.fingerprint
         whole = merge(parts, ids)
         results = results_of(whole, _sources(dataset, ids), inputs.spec.split)
         write_results(folder / FILE_NAME, results)
@@ -92,17 +92,22 @@ def conclude(job: NodeTask, training: Callable[[], dict[str, bytes]]) -> dict[st
         judgement = Judgement(
             metrics={**found.metrics, **own.metrics},
             figures={**found.figures, **drawn.figures},
-            tables=(*others, *own.tables, *found.tables),
+            tables=(
+                *others,
+                *own.tables,
+                *found.tables,
+                *changes_tables(context),
+                provenance_table(context, inputs, fingerprint, len(ids), history),
+            ),
             pages=drawn.pages,
         )
-        made = _report(context, inputs, len(ids), judgement, dataset.manifest, training())
+        made = _report(context, inputs.spec, len(ids), judgement, dataset.manifest.name, training())
     metrics = judgement.metrics
     write_json(folder / METRICS, {"metrics": metrics, "num_samples": len(ids)})
     write_text(folder / REPORT, render(made))
-    trained = trained_in(context, inputs.checkpoint)
-    step = evaluated_step(inputs.checkpoint, read_history(trained))
+    step = evaluated_step(inputs.checkpoint, history)
     sent = {f"{inputs.spec.split}/{name}": value for name, value in metrics.items()}
-    log = partial(log_evaluation, context, trained, dataset.manifest.fingerprint, sent, step)
+    log = partial(log_evaluation, context, trained, fingerprint, sent, step)
     inform(context.run_folder, "loggers", log, within_s=AFTERWARDS_S)
     return {
         "split": inputs.spec.split,
@@ -158,25 +163,22 @@ def _own_metrics(
 
 def _report(
     context: StepContext,
-    inputs: Inputs,
+    spec: EvaluateSpec,
     num_samples: int,
     judgement: Judgement,
-    manifest: Manifest,
+    dataset: str,
     training: dict[str, bytes],
 ) -> Report:
-    metrics = judgement.metrics
-    history = read_history(trained_in(context, inputs.checkpoint))
-    made = provenance_table(context, inputs, manifest.fingerprint, num_samples, history)
     return Report(
         title=f"Evaluation of {context.recipe.name}",
-        lead=f"{num_samples:,} samples of {_what(inputs.spec.split, context)} of dataset "
-        f"'{manifest.name}', each counted once. Run {context.spec.run_id}.",
-        cards=cards(metrics, inputs.spec),
+        lead=f"{num_samples:,} samples of {_what(spec.split, context)} of dataset "
+        f"'{dataset}', each counted once. Run {context.spec.run_id}.",
+        cards=cards(judgement.metrics, spec),
         figures=judgement.figures,
         pages=judgement.pages,
         training=training,
-        tables=(*judgement.tables, *changes_tables(context), made),
-        failures=shortfalls(metrics, inputs.spec),
+        tables=judgement.tables,
+        failures=shortfalls(judgement.metrics, spec),
     )
 
 

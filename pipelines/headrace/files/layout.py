@@ -231,6 +231,12 @@ class RunFolder(Folder):
         return f"{self.whole.run_id}:{int(name)}" if self.is_trial else name
 
 
+def run_of(checkpoint: Path) -> RunFolder | None:
+    """Return the run in whose folder of checkpoints a file lies; None if there is none."""
+    run = RunFolder(checkpoint.parent.parent)
+    return run if checkpoint.parent == run.checkpoints and run.recipe.exists() else None
+
+
 class TrialFolder(RunFolder):
     """One trial of a suite: a run's folder, with its own recipe and checkpoints."""
 

@@ -5,19 +5,15 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import re
 import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path, PurePath, PurePosixPath
+from pathlib import Path
 
 import psutil
 
 from headrace.errors import StorageError, StorageFullError
-
-TABLE = Path("/proc/mounts")
-"""File systems mounted on this machine."""
 
 NETWORK_FILE_SYSTEMS = frozenset((
     "acfs", "afs", "beegfs", "beegfs_nodev", "ceph", "cifs", "davfs", "gfs2", "glusterfs", "gpfs",
@@ -114,40 +110,27 @@ def told_when_full(folder: Path, needed_bytes: int) -> Iterator[None]:
         raise
 
 
-def mounted(path: PurePath, mounts: str) -> tuple[str, str]:
+def mounted(path: Path) -> tuple[str, str]:
     """Return type, as `ext4`, and mount options of an absolute path's file system; else empty.
 
-    The path has no symbolic links; `mounts` is the text of `/proc/mounts`.
+    The path has no symbolic links.
     """
-    best, found = -1, ("", "")
-    for line in mounts.splitlines():
-        parts = line.split(" ")
-        if len(parts) < 4:
-            continue
-        point = PurePosixPath(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), parts[1]))
-        depth = len(point.parts)
-        if path.is_relative_to(point) and depth >= best:  # a later mount covers an earlier one
-            best, found = depth, (parts[2], parts[3])
-    return found
+    known = psutil.disk_partitions(all=True)
+    mounts = [each for each in known if path.is_relative_to(each.mountpoint)]
+    mounts.reverse()  # a later mount covers an earlier one
+    inner = max(mounts, key=lambda each: len(Path(each.mountpoint).parts), default=None)
+    return ("", "") if inner is None else (inner.fstype, inner.opts)
 
 
-def network_file_system(path: PurePath, mounts: str) -> str | None:
+def network_file_system(path: Path) -> str | None:
     """Return the type of the network file system that holds `path`; None if it is local."""
-    kind, _ = mounted(path, mounts)
+    kind, _ = mounted(path)
     return kind if kind in NETWORK_FILE_SYSTEMS else None
 
 
 def file_system_of(path: Path) -> str:
     """Return the type of the file system that holds a path of this machine; empty if unknown."""
-    return mounted(path.resolve(), current_mounts())[0]
-
-
-def current_mounts() -> str:
-    """Return the text of `/proc/mounts`; empty if the file does not exist."""
-    try:
-        return TABLE.read_text(errors="surrogateescape")
-    except FileNotFoundError:
-        return ""
+    return mounted(path.resolve())[0]
 
 
 def available_memory_bytes() -> int:

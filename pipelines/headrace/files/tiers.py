@@ -166,13 +166,14 @@ def _is_in_memory(folder: Path) -> bool:
 def _describe(room: TierRoom) -> str:
     if room.problem:
         return f"{room.name}: {room.folder} {room.problem}"
-    budget = "none" if room.budget_bytes is None else _size(room.budget_bytes)
+    budget = "none" if room.budget_bytes is None else shown_bytes(room.budget_bytes)
     return (
-        f"{room.name}: {room.folder} needs {_size(room.needed_bytes)}, "
-        f"has {_size(room.free_bytes)} free (keeps {_size(room.reserve_bytes)}), "
-        f"budget {budget} of which {_size(room.held_bytes)} are taken"
+        f"{room.name}: {room.folder} needs {shown_bytes(room.needed_bytes)}, "
+        f"has {shown_bytes(room.free_bytes)} free (keeps {shown_bytes(room.reserve_bytes)}), "
+        f"budget {budget} of which {shown_bytes(room.held_bytes)} are taken"
     )
 
 
-def _size(num_bytes: int) -> str:
+def shown_bytes(num_bytes: int) -> str:
+    """Return bytes as people read them: `1.5GiB`."""
     return ByteSize(num_bytes).human_readable()

@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from headrace.errors import LedgerError
-from headrace.files.machine import current_mounts, free_bytes, network_file_system
+from headrace.files.machine import free_bytes, network_file_system
 from headrace.files.private import make_private_file, tighten
 
 logger = logging.getLogger(__name__)
@@ -193,7 +193,7 @@ def _sqlite_path(url: URL) -> Path:
             "Write four slashes for an absolute path: sqlite:////absolute/path/ledger.db.",
         )
     path = Path(url.database).expanduser().resolve()
-    kind = network_file_system(path, current_mounts())
+    kind = network_file_system(path)
     if kind is not None:
         raise LedgerError(
             f"The ledger {path} is on a network file system ({kind}), where SQLite loses data",

@@ -10,9 +10,10 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple
 
 import fsspec
+from fsspec.spec import AbstractBufferedFile
 
 from headrace.errors import (
     DataError,
@@ -178,8 +179,7 @@ class FsspecStore:
                         yield content[start : start + each.num_bytes]
 
     def open(self, path: str, version: str) -> BinaryIO:
-        stream = _Stream(self, as_listed(self, path, version))
-        return io.BufferedReader(cast("io.RawIOBase", stream), READ_AHEAD_BYTES)
+        return io.BufferedReader(_Stream(self, as_listed(self, path, version)), READ_AHEAD_BYTES)
 
     def download(self, path: str, target: Path, tick: Tick | None = None) -> str:
         return write_verified(self._pieces(self._existing(path), tick), target, tick)[1]
@@ -332,36 +332,15 @@ def _stored(path: str, about: Mapping[str, Any]) -> StoredFile:
     return StoredFile(path, about["size"], str(version).strip('"'))
 
 
-class _Stream(io.RawIOBase):
-    """A file of a store as a stream with a position."""
+class _Stream(AbstractBufferedFile):  # type: ignore[misc]
+    """A file of a store as a stream with a position; each read is a request."""
 
     def __init__(self, store: FsspecStore, file: StoredFile) -> None:
-        self._store = store
-        self._file = file
-        self._at = 0
+        super().__init__(store, file.path, cache_type="none", size=file.num_bytes)
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.num_bytes}[whence]
-        self._at = base + offset
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
-        end = min(self._at + len(buffer), self._file.num_bytes)
-        if end <= self._at:
-            return 0
-        content = self._store.read(self._file.path, self._at, end)
-        buffer[: len(content)] = content
-        self._at += len(content)
-        return len(content)
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        content: bytes = self.fs.read(self.path, start, min(end, self.size))
+        return content
 
 
 def joints(ranges: Sequence[ByteRange]) -> Iterator[Joint]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from headrace.batch.commands import answer_of
 from headrace.batch.findings import Finding, fail, ok, warn
 from headrace.files.atomic import publish_folder, write_bytes
-from headrace.files.machine import current_mounts, is_full, mounted
+from headrace.files.machine import is_full, mounted
 from headrace.files.sharing import private_mode
 
 _NO_FOLDER = (
@@ -45,7 +45,7 @@ def locks(folder: Path) -> Finding:
 
 def lustre(folder: Path) -> Iterator[Finding]:
     """Check mount options and layout of new files on Lustre; see mount.lustre(8), lfs(1)."""
-    kind, options = mounted(folder.resolve(), current_mounts())
+    kind, options = mounted(folder.resolve())
     if kind != "lustre":
         return
     if "localflock" in options.split(","):

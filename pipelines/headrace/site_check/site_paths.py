@@ -10,8 +10,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic import ByteSize
-
 from headrace import __version__
 from headrace.batch.commands import Commands, answer_of
 from headrace.batch.findings import Finding, Grade, fail, ok, warn
@@ -149,7 +147,7 @@ def _mode(folder: Path) -> Finding:
 
 def _free_space(folder: Path) -> Finding:
     free_bytes = shutil.disk_usage(folder).free
-    found = f"{ByteSize(free_bytes).human_readable()} free"
+    found = f"{tiers.shown_bytes(free_bytes)} free"
     if free_bytes < _LEAST_FREE_BYTES:
         return fail("room", found, "Free some space, or name another `folder`.")
     if free_bytes < _LITTLE_FREE_BYTES:
@@ -165,7 +163,7 @@ def _tier(name: str, tier: Tier) -> Finding:
     usable = tiers.measure(tier, 0).usable_bytes
     if usable == 0:
         return warn(name, f"{folder} has no room", "See `headrace cache list`.")
-    return ok(name, f"{folder}, {ByteSize(usable).human_readable()} usable")
+    return ok(name, f"{folder}, {tiers.shown_bytes(usable)} usable")
 
 
 def login_node(commands: Commands, login: Login, folder: Path) -> Iterator[Finding]:

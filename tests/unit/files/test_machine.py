@@ -11,12 +11,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 
 from headrace.errors import StorageError, StorageFullError
-from headrace.files import machine as mounts
 from headrace.files.atomic import write_text
 from headrace.files.machine import (
     file_system_of,
@@ -25,6 +24,7 @@ from headrace.files.machine import (
     network_file_system,
     storage_error,
 )
+from support.mounts import tell_mounts
 from support.small_disk import fill, read_only, small_disk
 
 MOUNTS = r"""/dev/vda1 / ext4 rw,relatime 0 0
@@ -55,13 +55,19 @@ server:/x /mnt/twice nfs rw 0 0
         ("/mnt/twice/ledger.db", "nfs"),
     ],
 )
-def test_the_innermost_mount_decides(path: str, kind: str | None):
-    assert network_file_system(PurePosixPath(path), MOUNTS) == kind
+def test_the_innermost_mount_decides(
+    path: str, kind: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    tell_mounts(monkeypatch, tmp_path, MOUNTS)
+    assert network_file_system(Path(path)) == kind
 
 
-def test_damaged_and_missing_lines_are_no_network():
-    assert network_file_system(PurePosixPath("/x"), "") is None
-    assert network_file_system(PurePosixPath("/x"), "half a\n\n") is None
+@pytest.mark.parametrize("table", ["", "half a\n\n"])
+def test_damaged_and_missing_lines_are_no_network(
+    table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    tell_mounts(monkeypatch, tmp_path, table)
+    assert network_file_system(Path("/x")) is None
 
 
 def test_this_machine_tells_its_mounts():
@@ -70,8 +76,8 @@ def test_this_machine_tells_its_mounts():
 
 def test_a_name_that_is_no_text_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A USB stick of another country is mounted under bytes that are not UTF-8."""
-    (tmp_path / "mounts").write_bytes(b"/dev/sdc /media/caf\xe9 vfat rw 0 0\n" + MOUNTS.encode())
-    monkeypatch.setattr(mounts, "TABLE", tmp_path / "mounts")
+    stick = b"/dev/sdc /media/caf\xe9 vfat rw 0 0\n"
+    tell_mounts(monkeypatch, tmp_path, stick + MOUNTS.encode())
     assert file_system_of(Path("/lustre/x")) == "lustre"
 
 
@@ -79,12 +85,15 @@ def test_a_name_that_is_no_text_hides_no_other(tmp_path: Path, monkeypatch: pyte
     ("path", "kind"),
     [("/dev/shm/x", "tmpfs"), ("/data", "ext4"), ("/data/my disk/x", "xfs"), ("/datax", "ext4")],
 )
-def test_file_system_of_the_longest_mount(path: str, kind: str):
+def test_file_system_of_the_longest_mount(
+    path: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     table = (
         "/dev/vda / ext4 rw 0 0\ndevtmpfs /dev devtmpfs rw 0 0\ntmpfs /dev/shm tmpfs rw 0 0\n"
         "/dev/vdb /data/my\\040disk xfs rw 0 0\n"
     )
-    assert mounted(PurePosixPath(path), table)[0] == kind
+    tell_mounts(monkeypatch, tmp_path, table)
+    assert mounted(Path(path))[0] == kind
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="not the GNU C library")

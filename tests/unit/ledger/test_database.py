@@ -24,6 +24,7 @@ from headrace.ledger.database import Database, default_url, masked
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.rows import REVISION, REVISION_TABLE
 from support.ledger_rows import run_row
+from support.mounts import tell_mounts
 from support.small_disk import fill, read_only, small_disk
 
 
@@ -73,7 +74,7 @@ def test_sqlite_on_a_network_file_system_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """pains 36: never SQLite on NFS."""
-    monkeypatch.setattr(engines, "current_mounts", lambda: f"server:/x {tmp_path} nfs4 rw 0 0")
+    tell_mounts(monkeypatch, tmp_path, f"server:/x {tmp_path} nfs4 rw 0 0")
     with pytest.raises(LedgerError, match=r"network file system \(nfs4\)") as caught:
         Ledger.open(f"sqlite:///{tmp_path}/sub/ledger.db")
     assert "postgresql://" in str(caught.value)
@@ -98,7 +99,7 @@ def test_a_link_into_a_network_file_system_is_refused(
     far, near = tmp_path / "far", tmp_path / "near"
     far.mkdir()
     near.symlink_to(far)
-    monkeypatch.setattr(engines, "current_mounts", lambda: f"server:/x {far} lustre rw 0 0")
+    tell_mounts(monkeypatch, tmp_path, f"server:/x {far} lustre rw 0 0")
     with pytest.raises(LedgerError, match="lustre"):
         Ledger.open(f"sqlite:///{near}/ledger.db")
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from headrace.batch.findings import Finding
-from headrace.files import machine
 from headrace.recipe.load import parse
 from headrace.recipe.site import Role, Site, Tier
 from headrace.site_check import file_systems, site_paths
+from support.mounts import tell_mounts
 
 GIB = 2**30
 
@@ -241,9 +241,8 @@ def test_lustre_layout_and_mount(
     wanted: dict[str, tuple[str, str]],
 ):
     """By a stand-in for `lfs`: no Lustre can be had here."""
-    table = tmp_path / "mounts"
-    table.write_text(f"10.0.0.1@tcp:/scratch {tmp_path} lustre {options} 0 0\n")
-    monkeypatch.setattr(machine, "TABLE", table)
+    table = f"10.0.0.1@tcp:/scratch {tmp_path} lustre {options} 0 0\n"
+    tell_mounts(monkeypatch, tmp_path, table)
     (tmp_path / "bin").mkdir()
     if layout is not None:
         program = tmp_path / "bin" / "lfs"

@@ -16,7 +16,7 @@ from headrace.files.manifest import ColumnNote
 from headrace.objects.protocol import StoredFile
 from headrace.objects.store import is_remote
 from headrace.packing.sample_table import CARRIED, ROLES, SampleTable, in_order, shown, strings
-from headrace.packing.samples import Access, Fields, Opening, Unreadable, Values
+from headrace.packing.samples import Fields, Opening, Unreadable, Values
 from headrace.packing.sources.arrow import ParquetSource
 from headrace.packing.sources.arrow_columns import column_of
 from headrace.packing.sources.files import FORMS, suffix_of
@@ -114,7 +114,21 @@ class Index:
 
     def _found(self, opening: Opening) -> tuple[SourceStore, StoredFile]:
         """Return the index file, and where it lies."""
-        return _find(opening.spec.index or "", opening.place, opening.access)
+        name, place = opening.spec.index or "", opening.place
+        if is_remote(name) or name.startswith(("/", "~")):  # its whole path
+            folder, _, name = name.rpartition("/")
+            place = open_place(folder or "/", opening.access)
+        path = PurePosixPath(name)
+        found = place.stat(str(path))
+        if found is None:
+            near = (PurePosixPath(other) for other in place.names())
+            beside = [str(other) for other in near if other.parent == path.parent]
+            there = ", ".join(sorted(other for other in beside if suffix_of(other) in SUFFIXES))
+            raise RecipeError(
+                f"The index file {place.name}/{name} does not exist",
+                f"Index files in {place.name}: {there or 'none'}.",
+            )
+        return place, found
 
     def _read(self) -> tuple[SampleTable, str]:
         """What the rows say, by path, and one hash of the values of all of them."""
@@ -258,20 +272,3 @@ def _check_name(name: str) -> None:
             f"dataset.index is '{name}', which is not below the source folder",
             "Write its path below the source folder, or its whole path.",
         )
-
-
-def _find(name: str, place: SourceStore, access: Access) -> tuple[SourceStore, StoredFile]:
-    if is_remote(name) or name.startswith(("/", "~")):  # its whole path
-        folder, _, name = name.rpartition("/")
-        place = open_place(folder or "/", access)
-    path = PurePosixPath(name)
-    found = place.stat(str(path))
-    if found is None:
-        near = (PurePosixPath(other) for other in place.names())
-        beside = [str(other) for other in near if other.parent == path.parent]
-        there = ", ".join(sorted(other for other in beside if suffix_of(other) in SUFFIXES))
-        raise RecipeError(
-            f"The index file {place.name}/{name} does not exist",
-            f"Index files in {place.name}: {there or 'none'}.",
-        )
-    return place, found
