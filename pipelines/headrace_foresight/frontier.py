@@ -18,10 +18,10 @@ from headrace.multi_site.sites import LEAST_PAID_S, slots_of
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.recipe.suite import SuiteSpec
-from headrace.runs.prediction import ExpectedSite, Frontier, FrontierPoint, Interval
+from headrace.runs.prediction import ExpectedSite, Forecast, Frontier, FrontierPoint
 from headrace.suites.site_plan import PlanInput, PlannedSite, Policy, SitesPlan, plan
 from headrace.suites.trial_order import trial_order
-from headrace_foresight.forecast import Floats, Forecast, possible
+from headrace_foresight.forecast import Floats, possible
 from headrace_foresight.past_attempts import past_of
 from headrace_foresight.simulate import span
 from headrace_foresight.site_pace import relative
@@ -123,8 +123,8 @@ class _Curve:
         yield FrontierPoint(
             policy=policy,
             deadline_s=deadline_s,
-            makespan_s=Interval(**vars(span([each.makespan_s for each in plans]))),
-            usd=Interval(**vars(span([each.usd for each in plans]))),
+            makespan_s=span([each.makespan_s for each in plans]),
+            usd=span([each.usd for each in plans]),
             usd_of=_means(plans, "usd"),
             ends_of=_means(plans, "ends_s"),
         )

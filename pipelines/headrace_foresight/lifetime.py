@@ -37,9 +37,9 @@ from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState
 from headrace.steps.retry_policy import PROGRESS, TOTAL
 from headrace.suites.trial_order import ASSUMED_START_S
-from headrace_foresight.forecast import Forecast, Running, corrected, longest_s
+from headrace_foresight.forecast import Running, corrected, longest_s
 from headrace_foresight.past_attempts import earlier, past_of, starts_of, trained
-from headrace_foresight.prediction import forecast_of, part_of
+from headrace_foresight.prediction import part_of
 
 DEFAULT_S = 3600.0
 """The least time limit if the duration of a step is unknown."""
@@ -102,15 +102,11 @@ def _left(
     if not kept or not total:
         return part
     done = min(kept / total, 1.0)
-    known = Forecast(seconds=seconds / done, spread=_UNSURE) if part is None else forecast_of(part)
+    by_itself = PredictedPart(name=name, seconds=seconds / done, spread=_UNSURE, num_known=1)
+    known = part or by_itself
     whole = corrected(Running(forecast=known, elapsed_s=seconds, done=done))
-    return PredictedPart(
-        name=name,
-        seconds=whole.seconds * (1 - done),
-        spread=whole.spread,
-        shared=whole.shared,
-        num_known=1 if part is None else part.num_known,
-    )
+    left = {"seconds": whole.seconds * (1 - done), "spread": whole.spread, "shared": whole.shared}
+    return known.model_copy(update=left)
 
 
 def choose(
@@ -125,7 +121,7 @@ def choose(
     progress.
     """
     known = [part for part in parts.values() if part is not None]
-    whole_s = longest_s([forecast_of(part) for part in known], LEVEL)
+    whole_s = longest_s(known, LEVEL)
     needed_s = whole_s + start_s + _EXTRA_S if known else 0.0
     if len(known) < len(parts):
         needed_s = max(needed_s, DEFAULT_S)

@@ -143,7 +143,7 @@ def starts_of(site_name: str, role_name: str) -> list[float]:
     """Return the seconds from requests for leases of a role until they were ready, newest first."""
     return [
         lease.ready_at - lease.created_at
-        for lease in open_ledger().leases()
+        for lease in (open_ledger().leases() if has_ledger() else ())
         if (lease.site_name, lease.role) == (site_name, role_name)
         and lease.ready_at is not None
         and "-rehearsal-" not in lease.lease_id

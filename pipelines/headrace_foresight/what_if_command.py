@@ -10,10 +10,11 @@ from rich.table import Table
 
 from headrace.cli.console import JsonOption, duration, open_console, plain_table, tell_json
 from headrace.recipe.backend import ASSUMED_PER_HOUR
+from headrace.runs.prediction import Interval
 from headrace_foresight import what_if_options as words
 
 if TYPE_CHECKING:
-    from headrace_foresight.what_if import WhatIfFigure, WhatIfRow
+    from headrace_foresight.what_if import WhatIfRow
 
 
 def what_if(  # noqa: PLR0913  options of a command
@@ -56,24 +57,29 @@ def what_if(  # noqa: PLR0913  options of a command
         headrace what-if --duration 1h2m:10d16h --trials 1386 --total 16542h --nodes 60
         headrace what-if digits --site lab --site aws --policy own-first,spread --deadline 2d
     """
+    from headrace_foresight.scenario import Scenario
     from headrace_foresight.what_if import Question, answer
 
-    given, first = words.Given(lasting, trials, total), (site or ["laptop"])[0]
-    forecasts, source = words.trials_of(work, overrides or [], given, first)
+    if lasting:
+        forecasts, source = words.lasting_so_long(work, lasting, trials, total)
+    else:
+        forecasts, source = words.trials_of(work, overrides or [], trials, (site or ["laptop"])[0])
     asked = {"gpus": gpus, "usd_per_hour": price, "spot_usd_per_hour": spot_price}
     asked |= {"queue_s": words.seconds(queue), "boot_s": words.seconds(boot)}
     question = Question(
         trials=forecasts,
         places=() if policy and not site else tuple(words.places(site or [], **asked)),
         **_axes(nodes, spot, pack, order, walltime),
-        beside=tuple(words.beside(also)),
         interruptions_per_hour=ASSUMED_PER_HOUR if interruptions is None else interruptions,
-        slow_down=slow_down,
-        checkpoint_s=words.seconds(checkpoint) or 600.0,
-        restart_s=words.seconds(restart) or 0.0,
         policies=tuple(filter(None, policy.split(","))),
-        deadline_s=words.seconds(deadline) or math.inf,
-        budget_usd=budget,
+        common=Scenario(
+            nodes=tuple(words.beside(also)),
+            slow_down=slow_down,
+            checkpoint_s=words.seconds(checkpoint) or 600.0,
+            restart_s=words.seconds(restart) or 0.0,
+            deadline_s=words.seconds(deadline) or math.inf,
+            budget_usd=budget,
+        ),
     )
     _tell(answer(question, repeats, seed), source, sum(each.seconds for each in forecasts), as_json)
 
@@ -134,8 +140,8 @@ def _table(rows: Sequence[WhatIfRow]) -> Table:
     return table
 
 
-def _figure(figure: WhatIfFigure, shown: Callable[[float], str]) -> str:
-    half = (figure.high - figure.low) / 2
+def _figure(figure: Interval, shown: Callable[[float], str]) -> str:
+    half = figure.half
     return shown(figure.mean) + (f" ± {shown(half)}" if half > 1e-3 * abs(figure.mean) else "")
 
 

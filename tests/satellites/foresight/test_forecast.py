@@ -17,6 +17,7 @@ from headrace.errors import UserError
 from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.lifecycle import finish_run
+from headrace.runs.prediction import Forecast
 from headrace.runs.runs import Run
 from headrace.states import StepState
 from headrace.status.run_list import runs_page
@@ -24,7 +25,7 @@ from headrace.steps.mailbox import Progress, StepStatus
 from headrace_airflow import eta_changes as module
 from headrace_airflow.eta_changes import ReportedEta, eta_changes
 from headrace_foresight import forecast
-from headrace_foresight.forecast import Forecast, Running, corrected, duration_s, durations, eta
+from headrace_foresight.forecast import Running, corrected, duration_s, durations, eta
 from support.command_line import headrace
 from support.factories import prediction
 from support.runs import make_run, running
