@@ -10,8 +10,7 @@ from headrace.files.layout import RunFolder
 from headrace.recipe.recipe import Recipe
 from headrace.record import Record
 from headrace.runs.prediction import Frontier
-from headrace.suites.records import Added, Assigned, Ended, Started, SuiteSummary
-from headrace_foresight.past_attempts import entries_of
+from headrace.suites.records import Added, Assigned, Ended, Started, SuiteSummary, entries_in
 
 
 class ExpectedAndCome(Record):
@@ -71,7 +70,7 @@ def site_outcomes(folder: RunFolder, recipe: Recipe) -> tuple[SiteOutcome, ...]:
 def _times(folder: RunFolder) -> tuple[float, dict[str, _Times]]:
     """Return when a suite began, and times of its sites, in seconds since the epoch."""
     began, times = math.inf, dict[str, _Times]()
-    for entry in entries_of(folder):
+    for entry in entries_in(folder.journal):
         if isinstance(entry, Added):
             began = min(began, entry.at)
         elif isinstance(entry, Assigned | Started | Ended) and entry.site:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,11 +15,11 @@ from headrace.recipe.gang_size import gang_size
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
-from headrace.recipe.suite import SuiteSpec
 from headrace.runs.prediction import Forecast
 from headrace.runs.runs import Run, open_run
 from headrace.runs.site_machines import site_offers
 from headrace.suites import points
+from headrace.suites.nodes import slots_of
 from headrace.suites.records import Point
 from headrace.suites.trial_order import Eta
 from headrace_foresight.durations import read_durations
@@ -105,16 +104,10 @@ def _around_s(recipe: Recipe, taken: Sequence[PastAttempt]) -> float:
 
 
 def places_of(recipe: Recipe, role: Role) -> int:
-    """Return how many trials a role has room for at once, as far as known without its nodes."""
-    suite, ranks = recipe.suite or SuiteSpec(), recipe.train.ranks_per_node or 1
-    shared = suite.trials_per_gpu if isinstance(suite.trials_per_gpu, int) else 1
-    if role.batch.gpus_per_node:
-        each = role.batch.gpus_per_node * shared // ranks
-    else:
-        cpus = len(os.sched_getaffinity(0)) if role.is_here else role.cpus_per_node
-        each = suite.trials_per_node or cpus // (ranks * role.threads_per_rank)
-    nodes = role.nodes // (recipe.train.nodes or 1)
-    return max(min(nodes * max(each, 1), suite.max_running or nodes * max(each, 1)), 1)
+    """Return how many trials of a suite may run at once on a role, as far as known."""
+    slots = slots_of(recipe, role)
+    most = recipe.suite.max_running if recipe.suite else None
+    return min(slots, most or slots)
 
 
 def forecasts_at(

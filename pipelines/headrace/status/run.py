@@ -18,7 +18,7 @@ from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunR
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.base import from_json
 from headrace.record import Record
-from headrace.runs.costs import HOUR_S, Cost, cost_of, has_price
+from headrace.runs.costs import HOUR_S, Cost, known_cost
 from headrace.runs.names import named
 from headrace.runs.on_disk import removal_of
 from headrace.runs.owners import owner_is_gone
@@ -214,9 +214,7 @@ class RunRows:
             used = open_ledger().usage(self.trial.run_id, trial=self.trial.number)
             hours = sum(row.node_s for row in used) / HOUR_S
             return Cost(usd=self.trial.usd, hours=hours, unpriced=0, estimated=0, lines=())
-        machines = [row for row in self.machines if has_price(row)]
-        roles = {lease.lease_id: lease.role for lease in self.leases}
-        return cost_of(machines, now, roles) if machines else None
+        return known_cost(self.machines, self.leases, now)
 
 
 def _attempt(run: RunRecord, trial: TrialRecord, number: int) -> AttemptRecord:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -230,6 +231,16 @@ def needs_of(
         cpus=ranks * role.threads_per_rank,
         alone=nodes > 1,
     )
+
+
+def slots_of(recipe: Recipe, role: Role) -> int:
+    """Return how many trials a role has room for at once, as far as known without its nodes."""
+    suite, num_gpus = recipe.suite or SuiteSpec(), role.batch.gpus_per_node
+    per_gpu = suite.trials_per_gpu if isinstance(suite.trials_per_gpu, int) else 1
+    cpus = [*os.sched_getaffinity(0)] if role.is_here else range(role.cpus_per_node)
+    node = NodeResources("", num_gpus or role.ranks_per_node, cpus, suite.trials_per_node)
+    needs = needs_of(recipe, role, {}, bool(num_gpus), per_gpu)
+    return max(role.nodes * max(node.holds(needs), 1) // needs.nodes, 1)
 
 
 def fitting(gpu_bytes: int | None, taken_bytes: int | None, before: int) -> int:

@@ -201,8 +201,10 @@ def test_places_are_counted_by_what_a_trial_takes(headrace_home: Path):
         ("{grid: {seed: [1]}, trials_per_gpu: 3}", 12),
         ("{grid: {seed: [1]}, max_running: 3}", 3),
     ):
-        assert places_of(load_recipe("digits", [f"+suite={suite}"]), role) == places
-    wide = load_recipe("digits", ["+suite={grid: {seed: [1]}}", "train.ranks_per_node=2"])
+        recipe = load_recipe("digits", [f"+suite={suite}", "trainer.accelerator=gpu"])
+        assert places_of(recipe, role) == places
+    words = ("+suite={grid: {seed: [1]}}", "train.ranks_per_node=2", "trainer.accelerator=gpu")
+    wide = load_recipe("digits", words)
     assert places_of(wide, role) == 2
 
 
