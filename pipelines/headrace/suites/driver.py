@@ -177,9 +177,9 @@ class SuiteDriver(ABC):
             self._events.note(*(Added(trial=trial) for trial in block))
 
     def _most_to_begin(self) -> int:
-        if self._controls.is_paused or self._leaves or self._has_too_many_failures:
+        if self._controls.whole.is_paused or self._leaves or self._has_too_many_failures:
             return 0
-        limit = self._controls.limit
+        limit = self._controls.whole.limit
         if limit is None:
             return len(self._queue)
         return min(max(limit - len(self.suite_state.running), 0), len(self._queue))
@@ -190,7 +190,7 @@ class SuiteDriver(ABC):
         return SuiteSummary(
             total=self._source.total,
             counts={state: count for state, count in suite_state.counts.items() if count},
-            paused=self._controls.is_paused,
+            paused=self._controls.whole.is_paused,
             running=self._glances.shown(suite_state.running),
             best=best.trial.number if best else None,
             best_value=best.objectives[0] if best else None,
@@ -200,7 +200,7 @@ class SuiteDriver(ABC):
 
     def _eta(self) -> Eta | None:
         left = partial(self._order.left, self.suite_state, self._glances.done, self._source.total)
-        return None if self._controls.is_paused else inform(self._run, "time left", left, Eta)
+        return None if self._controls.whole.is_paused else inform(self._run, "time left", left, Eta)
 
     def _tell(self) -> None:
         suite_state = self.suite_state

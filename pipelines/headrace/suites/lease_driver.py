@@ -92,7 +92,7 @@ class LeaseDriver(SuiteDriver):
         self._nodes.ask_for(self._queue.kinds(), self._most_to_begin())
 
     def _num_wanted(self) -> int:
-        most = min(self._nodes.most_at_once(), self._controls.limit or sys.maxsize)
+        most = min(self._nodes.most_at_once(), self._controls.whole.limit or sys.maxsize)
         return most - len(self.suite_state.running) - len(self._queue)
 
     def _see_to_orphans(self) -> None:
