@@ -159,21 +159,18 @@ def corrected(running: Running) -> Forecast:
     )
 
 
-def eta(
-    remaining: Sequence[Forecast], slots: int, running: Sequence[Running] = (), seed: int = 0
-) -> Eta:
+def eta(remaining: Sequence[Forecast], slots: int, running: Sequence[Running] = ()) -> Eta:
     """Return when all work will be done, if each item begins, in order, once a slot is free.
 
-    Durations are drawn many times, the same for each seed. Those of work in progress are longer
+    Durations are drawn many times, always the same. Those of work in progress are longer
     than the elapsed time, so that work which takes longer than forecast is not assumed to end now.
 
     Args:
         remaining: Work that has not begun, in order.
         slots: Items of work at once; at least the number that runs.
         running: Work in progress.
-        seed: Seed of the draws.
     """
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     left = [_left(random, each) for each in running]
     free = np.zeros((_DRAWS, max(slots, len(running), 1)))
     for index, each in enumerate(left):

@@ -34,7 +34,10 @@ from headrace.suites.records import FOLD, PRUNED, SiteSummary, SuiteSummary
 _OPEN = (StepState.QUEUED.value, StepState.RUNNING.value)
 _USEFUL = (StepState.SUCCEEDED.value, PRUNED)
 _OF_TRIAL = ("state", "started_at", "finished_at", "failure_class", "message")
-_AS_ENTERED = ("overrides", "dataset", "seed", "tags", "note", "is_starred")
+_AS_ENTERED = (
+    "run_id", "user", "overrides", "dataset", "seed", "tags", "note", "is_starred", "owner",
+    "folder", "state", "created_at", "finished_at",
+)  # fmt: skip
 
 
 class MainMetric(Record):
@@ -269,18 +272,11 @@ def by_ledger(rows: RunRows, now: float) -> RunView:
     why = failed.message or failed.state.value if failed else ""
     metric = _best(record, traits, summary) if summary else main_metric(record)
     return RunView(
-        run_id=record.run_id,
+        **{name: getattr(record, name) for name in _AS_ENTERED},
         kind=kind,
         recipe=record.recipe_name,
         site=record.site_name,
-        user=record.user,
-        **{name: getattr(record, name) for name in _AS_ENTERED},
-        owner=record.owner,
-        folder=record.folder,
-        state=record.state,
         step=attempts[-1].step if attempts else "",
-        created_at=record.created_at,
-        finished_at=record.finished_at,
         elapsed_s=(record.finished_at or now) - record.created_at,
         metric=metric,
         metrics=run_metrics(record.outputs) | ({metric.name: metric.value} if metric else {}),

@@ -7,7 +7,6 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
@@ -32,13 +31,6 @@ _USED_SHARE = 0.9  # what a trial took is not all that the next one may take
 _PATIENCE_S = 5.0  # for a node that is asked
 
 Capacity = Callable[[], "NodeCapacity"]
-
-
-@dataclass(frozen=True)
-class AskedNode:
-    """Names the call that asks a node for its capacity."""
-
-    node: Node
 
 
 class SuiteNodes(Needs):
@@ -90,7 +82,7 @@ class SuiteNodes(Needs):
         for name, node in there.items():
             if name not in self._nodes:
                 self._asked_s = time.monotonic()
-                self._calls.begin(AskedNode(node), node, self._capacity)
+                self._calls.begin(node, node, self._capacity)
         self._nodes = there
         left_s = self._calls.left_s()
         for name, resources in self._resources.items():

@@ -173,9 +173,9 @@ def test_the_middle_of_one_uncertain_duration_is_its_median(kind):
 
 
 def test_the_interval_of_a_suite_grows_with_what_all_its_trials_may_be_wrong_by():
-    own = eta([Forecast(seconds=10.0, spread=0.2)] * 400, 4, seed=1)
-    together = eta([Forecast(seconds=10.0, shared=0.2)] * 400, 4, seed=1)
-    assert own == eta([Forecast(seconds=10.0, spread=0.2)] * 400, 4, seed=1)
+    own = eta([Forecast(seconds=10.0, spread=0.2)] * 400, 4)
+    together = eta([Forecast(seconds=10.0, shared=0.2)] * 400, 4)
+    assert own == eta([Forecast(seconds=10.0, spread=0.2)] * 400, 4)
     assert own.half_s / own.seconds < 0.02
     assert together.half_s / together.seconds == pytest.approx(math.sinh(1.28 * 0.2), rel=0.25)
 
