@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -14,6 +15,7 @@ from headrace.runs.prediction import Interval
 from headrace_foresight import what_if_options as words
 
 if TYPE_CHECKING:
+    from headrace_foresight.scenario import Scenario
     from headrace_foresight.what_if import WhatIfRow
 
 
@@ -57,7 +59,6 @@ def what_if(  # noqa: PLR0913  options of a command
         headrace what-if --duration 1h2m:10d16h --trials 1386 --total 16542h --nodes 60
         headrace what-if digits --site lab --site aws --policy own-first,spread --deadline 2d
     """
-    from headrace_foresight.scenario import Scenario
     from headrace_foresight.what_if import Question, answer
 
     if lasting:
@@ -72,13 +73,8 @@ def what_if(  # noqa: PLR0913  options of a command
         **_axes(nodes, spot, pack, order, walltime),
         interruptions_per_hour=ASSUMED_PER_HOUR if interruptions is None else interruptions,
         policies=tuple(filter(None, policy.split(","))),
-        common=Scenario(
-            nodes=tuple(words.beside(also)),
-            slow_down=slow_down,
-            checkpoint_s=words.seconds(checkpoint) or 600.0,
-            restart_s=words.seconds(restart) or 0.0,
-            deadline_s=words.seconds(deadline) or math.inf,
-            budget_usd=budget,
+        common=replace(
+            _common(also, checkpoint, restart, deadline), slow_down=slow_down, budget_usd=budget
         ),
     )
     _tell(answer(question, repeats, seed), source, sum(each.seconds for each in forecasts), as_json)
@@ -95,6 +91,18 @@ def _axes(nodes: str, spot: str, pack: str, order: str, walltime: str) -> dict[s
         "orders": tuple(order.split(",")),
         "walltimes_s": tuple(map(duration_of, walltime.split(","))) if walltime else (math.inf,),
     }
+
+
+def _common(also: str, checkpoint: str, restart: str, deadline: str) -> Scenario:
+    """Return what all scenarios have in common."""
+    from headrace_foresight.scenario import Scenario
+
+    return Scenario(
+        nodes=tuple(words.beside(also)),
+        checkpoint_s=words.seconds(checkpoint) or 600.0,
+        restart_s=words.seconds(restart) or 0.0,
+        deadline_s=words.seconds(deadline) or math.inf,
+    )
 
 
 def _tell(rows: Sequence[WhatIfRow], source: str, total_s: float, as_json: bool) -> None:

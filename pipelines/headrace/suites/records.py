@@ -208,7 +208,7 @@ ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
 def entries_from(journal: Path, begin: int) -> tuple[list[Entry], int]:
     """Return the next entries of an event log from a byte on, and the byte behind them.
 
-    Malformed lines are left out; without the file there is no entry.
+    Malformed lines are left out. The list is empty if the file does not exist.
     """
     lines, end = whole_lines(journal, begin, BLOCK_BYTES)
     entries: list[Entry] = []
