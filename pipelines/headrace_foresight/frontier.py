@@ -93,8 +93,8 @@ def _points(
     suite: SuiteSpec, point: Callable[[Policy, float | None], FrontierPoint | None]
 ) -> tuple[FrontierPoint, ...]:
     """Return a point for each policy, then those with deadlines."""
-    plain = [*filter(None, (point(policy, None) for policy in get_args(Policy)))]
-    ends_s = {each.policy: each.makespan_s.mean for each in plain}
+    plain = {each: found for each in get_args(Policy) if (found := point(each, None)) is not None}
+    ends_s = {policy: each.makespan_s.mean for policy, each in plain.items()}
     least_s = ends_s.get("spread", math.inf) / 0.9
     dated = [
         (policy, float(each))
@@ -104,7 +104,7 @@ def _points(
     ]
     if suite.deadline is not None:
         dated.append((suite.policy, suite.deadline))
-    return (*plain, *filter(None, itertools.starmap(point, dated)))
+    return (*plain.values(), *filter(None, itertools.starmap(point, dated)))
 
 
 def _point(

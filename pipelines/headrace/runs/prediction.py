@@ -11,7 +11,6 @@ from pydantic import Field
 from headrace.record import Record
 from headrace.states import StepState
 from headrace.steps.mailbox import StepStatus
-from headrace.suites.site_plan import Policy
 
 
 class StepSeen(Record):
@@ -116,7 +115,7 @@ class Interval(Record):
 class FrontierPoint(Record):
     """Forecast of a suite over several sites for a policy and a deadline."""
 
-    policy: Policy
+    policy: str
     deadline_s: float | None = None
     """Seconds from its start; null: none."""
     makespan_s: Interval
