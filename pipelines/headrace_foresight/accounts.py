@@ -49,9 +49,10 @@ class Foresight(Planner):
         of_one = backend_of(role.backend).interruptions(role)
         if of_one is None:
             return ""
-        from headrace_foresight.lifetime import loss_in_words, pace
+        from headrace_foresight.lifetime import expected_loss, loss_in_words, times_of
 
-        return loss_in_words(recipe, role.nodes, of_one, pace(recipe, site, role_name))
+        loss = expected_loss(recipe, role.nodes, of_one, **times_of(recipe, site, role_name))
+        return loss_in_words(recipe, role.nodes, of_one, loss)
 
     def predict(
         self, recipe: Recipe, site: Site, kind: str, options: StepOptions | None = None

@@ -66,10 +66,6 @@ def usd_of_run(run_id: str, ahead_s: float, *, whole: bool) -> float:
     return 0.0 if cost is None else cost.usd
 
 
-def _usd_of_run(run: Run, ahead_s: float) -> float:
-    return usd_of_run(run.run_id, ahead_s, whole=False)
-
-
 def _of_users(site: Site, amount: Callable[[Taken], float]) -> dict[str, float]:
     found = defaultdict[str, float](float)
     for each in open_ledger().taken_this_month(site.name):
@@ -107,7 +103,7 @@ USD = Measure(
     verbs=("cost", "cost", "costs"),
     limit="budget of ",
     most=_most_usd,
-    of_run=_usd_of_run,
+    of_run=lambda run, ahead_s: usd_of_run(run.run_id, ahead_s, whole=False),
     of_users=partial(_of_users, amount=lambda taken: taken.usd or 0.0),
 )
 """US dollars of machines."""

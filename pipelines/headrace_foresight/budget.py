@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord
 from headrace.runs.audit import Actor
-from headrace.runs.costs import run_cost
+from headrace.runs.costs import BudgetRow, run_cost
 from headrace.runs.planning import ENFORCED_EVERY_S
 from headrace.runs.runs import Run, open_run
 from headrace.runs.suites import ask, is_suite
@@ -45,9 +44,9 @@ def check(run: Run, role_name: str) -> None:
         UserError: The file of teams, whose budgets count, is unusable.
     """
     role, budgets = run.site.roles[role_name], budgets_of(run)
-    most_of = {unit: unit.most(role) for unit in {budget.measure for budget in budgets}}
+    most_of = {unit: MEASURES[unit].most(role) for unit in {budget.unit for budget in budgets}}
     for budget in budgets:
-        most = most_of[budget.measure]
+        most = most_of[budget.unit]
         if most is not None:
             _check(run, role_name, budget, most)
         elif budget.measure is USD:
@@ -70,7 +69,7 @@ def _check(run: Run, role_name: str, budget: Budget, most: Most) -> None:
     if budget.spent + first >= budget.most:
         has, may, _ = measure.verbs
         raise BudgetError(
-            f"{budget.whose} has {has} {measure.shown(budget.spent)}, and `{budget.key}` of "
+            f"{budget.subject} has {has} {measure.shown(budget.spent)}, and `{budget.key}` of "
             f"{budget.place} is {measure.shown(budget.most)}: no further lease of role {role_name} "
             f"is started, because its first {first_s:.0f} s may {may} {measure.shown(first)} "
             f"({most.why})",
@@ -137,7 +136,7 @@ def _warn(run: Run, budget: Budget) -> None:
     """Warn once that most of a budget has been spent."""
     if budget.spent >= _WARN_SHARE * budget.most:
         spent, most = budget.measure.shown(budget.spent), budget.measure.shown(budget.most)
-        words = f"{budget.whose} has {budget.measure.verbs[0]} {spent} of the {most} of "
+        words = f"{budget.subject} has {budget.measure.verbs[0]} {spent} of the {most} of "
         _log_once(run, budget, "spent", f"{words}`{budget.key}`")
 
 
@@ -160,33 +159,29 @@ def _end_in_order(run: Run, lease: LeaseRecord, why: str) -> None:
         lease_client.request_close(folder, why)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Budget:
-    """A limit of spending."""
+class Budget(BudgetRow):
+    """A limit of spending, as it concerns a run; also `suite.budget` of its recipe."""
 
-    key: str
-    """Its key in the site or recipe."""
-    measure: Measure
-    """Its unit."""
-    most: float
-    """The limit."""
     place: str
     """Where it is written: `site NAME`, `recipe NAME`."""
-    whose: str
+    subject: str
     """Whose spending it limits, for the user."""
     run_id: str
     """The run; of a part, its suite."""
-    spent: float
-    """Spent so far."""
     soon: float
     """Spent `AHEAD_S` from now, if the run's work continues."""
     is_shared: bool = False
     """Whether other runs spend it, too."""
 
     @property
+    def measure(self) -> Measure:
+        """Its unit."""
+        return MEASURES[self.unit]
+
+    @property
     def why(self) -> str:
         """Why a lease is ended that exceeds it."""
-        whose = self.whose if self.is_shared else "the run"
+        whose = self.subject if self.is_shared else "the run"
         limit = f"{self.measure.limit}{self.measure.shown(self.most)}"
         return f"{whose} has used up its {limit} (`{self.key}` of the {self.place.split()[0]})"
 
@@ -210,46 +205,41 @@ def budgets_of(run: Run) -> list[Budget]:
     suite_id = open_ledger().run(run.run_id).part_of
     whole = open_run(suite_id) if suite_id else run  # all sites share the budget of a suite
     at, suite = f"site {site.name}", whole.recipe.suite
-    own = (
-        ("limits.budget", site.limits.budget, at, run.run_id, False),
-        (
-            "suite.budget",
-            suite.budget if suite else None,
-            f"recipe {whole.recipe.name}",
-            whole.run_id,
-            True,
-        ),
-    )
+    own = [("limits.budget", site.limits.budget, at, run.run_id)]
+    if suite is not None:
+        own.append(("suite.budget", suite.budget, f"recipe {whole.recipe.name}", whole.run_id))
     now_and_soon = cache(lambda measure: (measure.of_run(run, 0.0), measure.of_run(run, AHEAD_S)))
     found = []
-    for key, most, place, run_id, has_parts in own:
+    for key, most, place, run_id in own:
         if most is not None:
+            spent, soon = (
+                usd_of_run(run_id, ahead_s, whole=key == "suite.budget")
+                for ahead_s in (0.0, AHEAD_S)
+            )
             found.append(
                 Budget(
                     key=key,
-                    measure=USD,
+                    site=site.name,
+                    whose="",
+                    unit="usd",
                     most=most,
+                    spent=spent,
                     place=place,
-                    whose=f"Run {run_id}",
+                    subject=f"Run {run_id}",
                     run_id=whole.run_id,
-                    spent=usd_of_run(run_id, 0.0, whole=has_parts),
-                    soon=usd_of_run(run_id, AHEAD_S, whole=has_parts),
+                    soon=soon,
                 )
             )
     for each in allowances(site, run.user):
-        before, after = now_and_soon(measure := MEASURES[each.unit])
+        before, after = now_and_soon(MEASURES[each.unit])
         kind = "Team" if each.key.endswith("_team") else "User"
+        subject = f"{kind} {each.whose} this month on {at}"
         found.append(
             Budget(
-                key=each.key,
-                measure=measure,
-                most=each.most,
+                **dict(each),
                 place=at,
-                whose=f"{kind} {each.whose} this month on {at}"
-                if each.whose
-                else f"Site {site.name} this month",
+                subject=subject if each.whose else f"Site {site.name} this month",
                 run_id=whole.run_id,
-                spent=each.spent,
                 soon=each.spent + max(after - before, 0.0),
                 is_shared=True,
             )

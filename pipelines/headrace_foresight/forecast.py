@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import shortened
 from headrace.recipe.recipe import Recipe
+from headrace.runs.prediction import LEVEL, Forecast
 from headrace.suites.trial_order import Eta
 
 Floats = NDArray[np.float64]
@@ -45,9 +46,6 @@ EXPONENTS = {
 }
 """Default power with which a duration grows with a feature, without other information."""
 
-LEVEL = 0.8
-"""Probability that a value is in its interval."""
-
 MOST_KNOWN, AGEING = 60, 0.95
 """Number of the newest durations that count, and the weight of each relative to the next newer."""
 
@@ -66,26 +64,6 @@ _FARTHEST, _RAREST = 30.0, 1e-9
 """Standard deviations beyond which the tail of a normal distribution underflows, and the share of
 such a tail that is left out: its quantile of 0 is not finite."""
 _SMALLEST_S = _SURE = 1e-3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Forecast:
-    """An unknown duration: a log-normal distribution."""
-
-    seconds: float
-    """Its median."""
-    spread: float = 0.0
-    """Standard deviation of its logarithm: the variation of similar work."""
-    shared: float = 0.0
-    """The same for the error that all forecasts of a kind have in common."""
-    shares: tuple[float, ...] = ()
-    """Shares of it after which it may be ended, equally likely; empty: it is done completely."""
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Return the bounds between which it lies with the probability `LEVEL`."""
-        wide = math.exp(_NORMAL.inv_cdf((1 + LEVEL) / 2) * math.hypot(self.spread, self.shared))
-        return self.seconds / wide, self.seconds * wide
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,21 +159,18 @@ def corrected(running: Running) -> Forecast:
     )
 
 
-def eta(
-    remaining: Sequence[Forecast], slots: int, running: Sequence[Running] = (), seed: int = 0
-) -> Eta:
+def eta(remaining: Sequence[Forecast], slots: int, running: Sequence[Running] = ()) -> Eta:
     """Return when all work will be done, if each item begins, in order, once a slot is free.
 
-    Durations are drawn many times, the same for each seed. Those of work in progress are longer
+    Durations are drawn many times, always the same. Those of work in progress are longer
     than the elapsed time, so that work which takes longer than forecast is not assumed to end now.
 
     Args:
         remaining: Work that has not begun, in order.
         slots: Items of work at once; at least the number that runs.
         running: Work in progress.
-        seed: Seed of the draws.
     """
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     left = [_left(random, each) for each in running]
     free = np.zeros((_DRAWS, max(slots, len(running), 1)))
     for index, each in enumerate(left):

@@ -8,24 +8,28 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import get_args
 
 import numpy as np
 
 from headrace.batch.meter import meter_of
-from headrace.multi_site.sites import LEAST_PAID_S, slots_of
+from headrace.multi_site.sites import LEAST_PAID_S, usd_of_slot
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.recipe.suite import SuiteSpec
-from headrace.runs.prediction import ExpectedSite, Frontier, FrontierPoint, Interval
+from headrace.runs.prediction import ExpectedSite, Forecast, Frontier, FrontierPoint
 from headrace.suites.site_plan import PlanInput, PlannedSite, Policy, SitesPlan, plan
 from headrace.suites.trial_order import trial_order
-from headrace_foresight.forecast import Floats, Forecast, possible
+from headrace_foresight.forecast import Floats, possible
 from headrace_foresight.past_attempts import past_of
 from headrace_foresight.simulate import span
 from headrace_foresight.site_pace import relative
-from headrace_foresight.work_ahead import forecasts_at
+from headrace_foresight.work_ahead import forecasts_at, places_of
+
+Draw = tuple[tuple[int, float], ...]
+"""Number and seconds of each trial."""
 
 _DRAWS = 10
 _DEADLINES = 4
@@ -41,9 +45,10 @@ def frontier(recipe: Recipe, sites: Sequence[Site]) -> Frontier:
         return Frontier(points=(), source=why)
     speeds = relative(known, [site.name for site in sites])
     name, trials = next(iter(known.items()))
-    planned = [_planned(recipe, site, speeds[site.name]) for site in sites]
-    curve = _Curve(recipe.suite or SuiteSpec(), planned, trials)  # at speed 1 on the first known
-    points = tuple(curve.points())
+    suite = recipe.suite or SuiteSpec()
+    planned = tuple(_planned(recipe, site, speeds[site.name]) for site in sites)
+    draws = _draws(suite, trials)  # at speed 1 on the first known site
+    points = _points(suite, partial(_point, planned, draws, suite.budget))
     source = f"{len(trials)} trials, by {found[name][1]} earlier runs or trials on {name}"
     return Frontier(
         points=points,
@@ -63,71 +68,75 @@ def frontier(recipe: Recipe, sites: Sequence[Site]) -> Frontier:
 
 def _planned(recipe: Recipe, site: Site, speed: float) -> PlannedSite:
     """Return a site before it is used."""
-    slots, usd = slots_of(recipe, site)
-    is_own = meter_of(site.roles[recipe.train.role]) is None
-    most = recipe.suite.max_running if recipe.suite else None
+    role = site.roles[recipe.train.role]
+    is_own = meter_of(role) is None
     return PlannedSite(
         name=site.name,
-        slots=min(slots, most or slots),
+        slots=places_of(recipe, role),
         is_own=is_own,
-        usd_per_hour=usd or 0.0,
+        usd_per_hour=usd_of_slot(recipe, site) or 0.0,
         start_s=trial_order(recipe).start_s(site, recipe.train.role),
         speed=speed,
         min_paid_s=0.0 if is_own else LEAST_PAID_S,
     )
 
 
-class _Curve:
-    """Plans of draws of the trials' durations."""
+def _draws(suite: SuiteSpec, trials: list[Forecast]) -> list[Draw]:
+    """Return possible durations of the trials, in the order in which they begin."""
+    draws: Floats = possible(np.random.default_rng(0), trials, _DRAWS).T
+    if suite.order == "longest":
+        draws = -np.sort(-draws, axis=1)
+    return [tuple(enumerate(map(float, seconds), 1)) for seconds in draws]
 
-    def __init__(
-        self, suite: SuiteSpec, sites: Sequence[PlannedSite], trials: list[Forecast]
-    ) -> None:
-        self._sites, self._suite = tuple(sites), suite
-        draws: Floats = possible(np.random.default_rng(0), trials, _DRAWS).T
-        if suite.order == "longest":
-            draws = -np.sort(-draws, axis=1)
-        self._draws = [tuple(enumerate(map(float, seconds), 1)) for seconds in draws]
 
-    def points(self) -> Iterator[FrontierPoint]:
-        """Yield a point for each policy, then those with deadlines."""
-        policies: tuple[Policy, ...] = get_args(Policy)
-        plain = {each: [*self._point(each)] for each in policies}
-        yield from itertools.chain(*plain.values())
-        ends_s = {policy: each.makespan_s.mean for policy, some in plain.items() for each in some}
-        for policy, end_s in ends_s.items():
-            least_s = ends_s.get("spread", math.inf) / 0.9
-            if least_s < end_s:
-                for each in np.geomspace(least_s, end_s, _DEADLINES, endpoint=False):
-                    yield from self._point(policy, float(each))
-        if self._suite.deadline is not None:
-            yield from self._point(self._suite.policy, self._suite.deadline)
+def _points(
+    suite: SuiteSpec, point: Callable[[Policy, float | None], FrontierPoint | None]
+) -> tuple[FrontierPoint, ...]:
+    """Return a point for each policy, then those with deadlines."""
+    plain = {each: found for each in get_args(Policy) if (found := point(each, None)) is not None}
+    ends_s = {policy: each.makespan_s.mean for policy, each in plain.items()}
+    least_s = ends_s.get("spread", math.inf) / 0.9
+    dated = [
+        (policy, float(each))
+        for policy, end_s in ends_s.items()
+        if least_s < end_s
+        for each in np.geomspace(least_s, end_s, _DEADLINES, endpoint=False)
+    ]
+    if suite.deadline is not None:
+        dated.append((suite.policy, suite.deadline))
+    return (*plain.values(), *filter(None, itertools.starmap(point, dated)))
 
-    def _point(self, policy: Policy, deadline_s: float | None = None) -> Iterator[FrontierPoint]:
-        """Yield a point, or nothing if the suite never ends, by its budget."""
-        budget = self._suite.budget
-        plans = [
-            plan(
-                PlanInput(
-                    sites=self._sites,
-                    waiting=waiting,
-                    policy=policy,
-                    left_s=math.inf if deadline_s is None else deadline_s,
-                    budget_usd=math.inf if budget is None else budget,
-                )
+
+def _point(
+    sites: tuple[PlannedSite, ...],
+    draws: Sequence[Draw],
+    budget: float | None,
+    policy: Policy,
+    deadline_s: float | None,
+) -> FrontierPoint | None:
+    """Return a point; None if the suite never ends, by its budget."""
+    plans = [
+        plan(
+            PlanInput(
+                sites=sites,
+                waiting=waiting,
+                policy=policy,
+                left_s=math.inf if deadline_s is None else deadline_s,
+                budget_usd=math.inf if budget is None else budget,
             )
-            for waiting in self._draws
-        ]
-        if any(each.makespan_s == math.inf for each in plans):
-            return
-        yield FrontierPoint(
-            policy=policy,
-            deadline_s=deadline_s,
-            makespan_s=Interval(**vars(span([each.makespan_s for each in plans]))),
-            usd=Interval(**vars(span([each.usd for each in plans]))),
-            usd_of=_means(plans, "usd"),
-            ends_of=_means(plans, "ends_s"),
         )
+        for waiting in draws
+    ]
+    if any(each.makespan_s == math.inf for each in plans):
+        return None
+    return FrontierPoint(
+        policy=policy,
+        deadline_s=deadline_s,
+        makespan_s=span([each.makespan_s for each in plans]),
+        usd=span([each.usd for each in plans]),
+        usd_of=_means(plans, "usd"),
+        ends_of=_means(plans, "ends_s"),
+    )
 
 
 def _means(plans: Sequence[SitesPlan], name: str) -> dict[str, float]:

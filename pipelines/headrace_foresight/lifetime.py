@@ -37,9 +37,9 @@ from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState
 from headrace.steps.retry_policy import PROGRESS, TOTAL
 from headrace.suites.trial_order import ASSUMED_START_S
-from headrace_foresight.forecast import Forecast, Running, corrected, longest_s
+from headrace_foresight.forecast import Running, corrected, longest_s
 from headrace_foresight.past_attempts import earlier, past_of, starts_of, trained
-from headrace_foresight.prediction import forecast_of, part_of
+from headrace_foresight.prediction import part_of
 
 DEFAULT_S = 3600.0
 """The least time limit if the duration of a step is unknown."""
@@ -90,8 +90,11 @@ def lifetime(
         anew = step.kind != "pack" or step.role != recipe.train.role
         part = part_of(step, recipe, site, past, anew=anew)
         parts[step.name] = _left(part, step.name, step.kind, mine)
-    start_s = _start_s(recipe, site, role_name) if role.kind == "gang" else 0.0
-    return choose(parts, longest(role), start_s, _too_short_s(run, mine))
+    begin_s = 0.0
+    if role.kind == "gang":
+        rows = open_ledger().past_attempts(recipe.name, site.name, role_name, limit=_NUM_ATTEMPTS)
+        begin_s = start_s(rows, SiteFolder(Path(site.folder).expanduser()).leases)
+    return choose(parts, longest(role), begin_s, _too_short_s(run, mine))
 
 
 def _left(
@@ -102,15 +105,11 @@ def _left(
     if not kept or not total:
         return part
     done = min(kept / total, 1.0)
-    known = Forecast(seconds=seconds / done, spread=_UNSURE) if part is None else forecast_of(part)
+    by_itself = PredictedPart(name=name, seconds=seconds / done, spread=_UNSURE, num_known=1)
+    known = part or by_itself
     whole = corrected(Running(forecast=known, elapsed_s=seconds, done=done))
-    return PredictedPart(
-        name=name,
-        seconds=whole.seconds * (1 - done),
-        spread=whole.spread,
-        shared=whole.shared,
-        num_known=1 if part is None else part.num_known,
-    )
+    left = {"seconds": whole.seconds * (1 - done), "spread": whole.spread, "shared": whole.shared}
+    return known.model_copy(update=left)
 
 
 def choose(
@@ -125,7 +124,7 @@ def choose(
     progress.
     """
     known = [part for part in parts.values() if part is not None]
-    whole_s = longest_s([forecast_of(part) for part in known], LEVEL)
+    whole_s = longest_s(known, LEVEL)
     needed_s = whole_s + start_s + _EXTRA_S if known else 0.0
     if len(known) < len(parts):
         needed_s = max(needed_s, DEFAULT_S)
@@ -175,11 +174,6 @@ def _too_short_s(run: Run | None, attempts: Sequence[AttemptRecord]) -> float | 
     return None if is_known else spec.walltime.seconds
 
 
-def _start_s(recipe: Recipe, site: Site, role_name: str) -> float:
-    rows = open_ledger().past_attempts(recipe.name, site.name, role_name, limit=_NUM_ATTEMPTS)
-    return start_s(rows, SiteFolder(Path(site.folder).expanduser()).leases)
-
-
 def start_s(attempts: Sequence[AttemptRecord], leases: Path) -> float:
     """Return the longest time from a job's start to ready machines, in the newest leases.
 
@@ -197,37 +191,28 @@ def _starts(folder: LeaseFolder) -> Iterator[float]:
             yield max(info.ready_at - host.started_at, 0.0)
 
 
-def pace(recipe: Recipe, site: Site, role_name: str) -> Pace:
-    """Return the duration of training steps and starts on a role, by the newest earlier runs."""
-    past = [each for each in earlier(recipe, site, role_name) if each.kind == "train"]
-    return Pace(
-        step_s=next((each.seconds / each.steps.num for each in past[::-1] if each.steps.num), None),
-        start_s=max(starts_of(site.name, role_name)[:_NUM_STARTS], default=None),
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pace:
-    """Durations from earlier runs on the same role; None if unknown."""
-
-    step_s: float | None = None
-    """Seconds of an optimizer step, with the time between steps."""
-    start_s: float | None = None
-    """Seconds from a request for a lease until its nodes were ready."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """What interruptions of a gang cost on average."""
+    """What an interruption of a gang costs on average, if its notice does not come in time."""
 
     steps: float
-    """Optimizer steps that are repeated after an interruption."""
-    start_s: float
-    """Time from an interruption until the training continues."""
-    seconds: float
-    """Time lost by an interruption: the start and, if their time is known, the repeated steps."""
+    """Optimizer steps that are repeated."""
     per_hour: float
     """Interruptions of any of the nodes per hour."""
+    step_s: float | None = None
+    """Seconds of an optimizer step, with the time between steps; None: unknown."""
+    start_s: float | None = None
+    """Seconds from a request for a lease until its nodes are ready; None: unknown."""
+
+    @property
+    def assumed_start_s(self) -> float:
+        """Time from an interruption until the training continues; assumed if unknown."""
+        return ASSUMED_START_S if self.start_s is None else self.start_s
+
+    @property
+    def seconds(self) -> float:
+        """Lost time: the start and, if their time is known, the repeated steps."""
+        return self.assumed_start_s + self.steps * (self.step_s or 0.0)
 
     @property
     def share(self) -> float:
@@ -235,34 +220,40 @@ class Loss:
         return self.per_hour * self.seconds / (3600.0 + self.per_hour * self.seconds)
 
 
-def expected_loss(recipe: Recipe, nodes: int, of_one: Interruptions, pace: Pace) -> Loss:
-    """Return the expected loss of a training on nodes whose notice does not come in time."""
+def expected_loss(recipe: Recipe, nodes: int, of_one: Interruptions, **times: float | None) -> Loss:
+    """Return the expected loss of a training on nodes, given `step_s` and `start_s` if known."""
     steps = 0.0 if recipe.model is None else _interval(recipe) / 2
-    start_s = ASSUMED_START_S if pace.start_s is None else pace.start_s
-    seconds = start_s + steps * (pace.step_s or 0.0)
-    return Loss(steps=steps, start_s=start_s, seconds=seconds, per_hour=nodes * of_one.per_hour)
+    return Loss(steps=steps, per_hour=nodes * of_one.per_hour, **times)
 
 
-def loss_in_words(recipe: Recipe, nodes: int, of_one: Interruptions, pace: Pace) -> str:
-    """Return the same in one line for the user."""
-    loss = expected_loss(recipe, nodes, of_one, pace)
-    start = f"a start of {shown(loss.start_s)}{' (assumed)' if pace.start_s is None else ''}"
+def times_of(recipe: Recipe, site: Site, role_name: str) -> dict[str, float | None]:
+    """Return `step_s` and `start_s` of a `Loss` on a role, by the newest earlier runs."""
+    past = [each for each in earlier(recipe, site, role_name) if each.kind == "train"]
+    return {
+        "step_s": next((one.seconds / one.steps.num for one in past[::-1] if one.steps.num), None),
+        "start_s": max(starts_of(site.name, role_name)[:_NUM_STARTS], default=None),
+    }
+
+
+def loss_in_words(recipe: Recipe, nodes: int, of_one: Interruptions, loss: Loss) -> str:
+    """Return a loss in one line for the user."""
+    is_assumed = " (assumed)" if loss.start_s is None else ""
     return (
-        f"spot: an interruption costs {start} and, if its notice does not come in time, "
-        f"{_again(recipe, loss, pace)}; {loss.per_hour:.2g} interruptions per hour of "
-        f"{nodes} node{'s' if nodes > 1 else ''} ({of_one.source}) take "
-        f"{'at least ' if pace.step_s is None else ''}{100 * loss.share:.2g} % of the time"
+        f"spot: an interruption costs a start of {shown(loss.assumed_start_s)}{is_assumed} and, if "
+        f"its notice does not come in time, {_again(recipe, loss)}; {loss.per_hour:.2g} "
+        f"interruptions per hour of {nodes} node{'s' if nodes > 1 else ''} ({of_one.source}) take "
+        f"{'at least ' if loss.step_s is None else ''}{100 * loss.share:.2g} % of the time"
     )
 
 
-def _again(recipe: Recipe, loss: Loss, pace: Pace) -> str:
+def _again(recipe: Recipe, loss: Loss) -> str:
     """Return what is repeated after an interruption."""
     if recipe.model is None:
         own = "script" if recipe.train.function is None else "function"
         return (
             f"half of the work between two checkpoints of the {own}, which headrace does not know"
         )
-    time = f"{shown(loss.steps * pace.step_s)}: " if pace.step_s is not None else ""
+    time = f"{shown(loss.steps * loss.step_s)}: " if loss.step_s is not None else ""
     whose = f"half of trainer.checkpoint_every_steps, {recipe.trainer.checkpoint_every_steps}"
     if _interval(recipe) < recipe.trainer.checkpoint_every_steps:
         whose = f"half of trainer.max_steps, {recipe.trainer.max_steps}: no checkpoint comes before"

@@ -31,7 +31,7 @@ from headrace.states import StepState
 from headrace.steps.history import HistoryRow, training_file
 from headrace.steps.retry_policy import PROGRESS, TOTAL
 from headrace.steps.step_kinds import StepOptions
-from headrace.suites.records import ENTRY, Entry, Point
+from headrace.suites.records import Point, entries_in
 from headrace.suites.suite_state import SuiteState, TrialState
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def starts_of(site_name: str, role_name: str) -> list[float]:
     """Return the seconds from requests for leases of a role until they were ready, newest first."""
     return [
         lease.ready_at - lease.created_at
-        for lease in open_ledger().leases()
+        for lease in (open_ledger().leases() if has_ledger() else ())
         if (lease.site_name, lease.role) == (site_name, role_name)
         and lease.ready_at is not None
         and "-rehearsal-" not in lease.lease_id
@@ -165,7 +165,8 @@ def _of_run(run: Run, role_name: str, rows: Sequence[AttemptRecord]) -> Iterator
         mine = sorted((row for row in rows if row.step == step), key=lambda row: row.attempt)
         last, outputs = mine[-1], mine[-1].outputs
         succeeded = last.state is StepState.SUCCEEDED
-        seconds, batch = sum(map(took_s, mine)), run.recipe.data.global_batch_size
+        seconds = sum(row.took_s or 0.0 for row in mine)
+        batch = run.recipe.data.global_batch_size
         steps = Steps(float(outputs.get("steps") or 0.0))
         if not succeeded and last.kind == "train":
             kept_s, kept, total = trained(mine)
@@ -201,14 +202,9 @@ def trained(attempts: Sequence[AttemptRecord]) -> tuple[float, float, float | No
         kept = float(attempt.outputs.get("steps" if is_done else PROGRESS) or 0.0)
         total = kept if is_done else attempt.outputs.get(TOTAL) or total
         if kept > steps:
-            seconds += took_s(attempt)
+            seconds += attempt.took_s or 0.0
             steps = kept
     return seconds, steps, total
-
-
-def took_s(row: AttemptRecord) -> float:
-    """Return the seconds of an attempt that has begun and ended; else 0."""
-    return row.finished_at - row.started_at if row.started_at and row.finished_at else 0.0
 
 
 def _without_nodes_s(run: Run, row: AttemptRecord) -> float:
@@ -263,16 +259,9 @@ def suites_of(taken: Sequence[PastAttempt], recipe: Recipe) -> Sequence[PastAtte
 def suite_state_of(folder: RunFolder) -> SuiteState:
     """Return the trials of a suite, as far as its event log is written."""
     suite_state = SuiteState()
-    for entry in entries_of(folder):
+    for entry in entries_in(folder.journal):
         suite_state.take(entry)
     return suite_state
-
-
-def entries_of(folder: RunFolder) -> Iterator[Entry]:
-    """Yield the entries of a suite's event log, as far as it is written."""
-    for line in folder.journal.read_bytes().split(b"\n") if folder.journal.exists() else []:
-        with suppress(ValidationError):  # damaged, or incomplete at present
-            yield ENTRY.validate_json(line)
 
 
 def _trials(suite: PastAttempt) -> Iterator[PastAttempt]:

@@ -15,7 +15,14 @@ from headrace.ledger.database import grouped
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.runs.planned_steps import PlannedStep, steps_of
-from headrace.runs.prediction import BETWEEN, Ahead, PredictedPart, Prediction, StepSeen
+from headrace.runs.prediction import (
+    BETWEEN,
+    Ahead,
+    Forecast,
+    PredictedPart,
+    Prediction,
+    StepSeen,
+)
 from headrace.states import StepState
 from headrace.steps.mailbox import StepStatus
 from headrace.steps.step_kinds import StepOptions
@@ -33,7 +40,7 @@ from headrace_foresight.past_attempts import (
 )
 
 if TYPE_CHECKING:
-    from headrace_foresight.forecast import Features, Forecast
+    from headrace_foresight.forecast import Features
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +65,7 @@ def predict(
     between = _between(steps, taken)
     if between is not None:
         parts.append(between)
-    whole = None if unknown else eta([forecast_of(part) for part in parts], 1)
+    whole = None if unknown else eta(parts, 1)
     return Prediction(
         seconds=None if whole is None else whole.seconds,
         half_s=None if whole is None else whole.half_s,
@@ -67,13 +74,6 @@ def predict(
         gpu_hours=None if names & set(unknown) else held_s * gpus / 3600.0,
         num_bytes=next((one.num_bytes for one in reversed(packed) if one.num_bytes), None),
     )
-
-
-def forecast_of(part: PredictedPart) -> Forecast:
-    """Return the forecast of a part of a run."""
-    from headrace_foresight.forecast import Forecast
-
-    return Forecast(seconds=part.seconds, spread=part.spread, shared=part.shared)
 
 
 def ahead_of(folder: RunFolder, steps: Sequence[StepSeen]) -> Ahead | None:
@@ -114,13 +114,13 @@ def left_of(prediction: Prediction, steps: Sequence[StepSeen]) -> Eta | None:
     if not left or any(step.name not in parts for step in left):
         return None
     running = [step for step in left if step.elapsed_s is not None]
-    waiting = [forecast_of(parts[step.name]) for step in left if step not in running]
+    waiting = [parts[step.name] for step in left if step not in running]
     if BETWEEN in parts and waiting:
         share = parts[BETWEEN].seconds * len(waiting) / len(steps)
-        waiting.append(forecast_of(parts[BETWEEN].model_copy(update={"seconds": share})))
+        waiting.append(parts[BETWEEN].model_copy(update={"seconds": share}))
     under_way = [
         Running(
-            forecast=forecast_of(parts[step.name]),
+            forecast=parts[step.name],
             elapsed_s=step.elapsed_s or 0.0,
             done=_done(step.status),
         )
@@ -161,14 +161,13 @@ def part_of(
 def _suite(
     name: str, recipe: Recipe, site: Site, taken: Sequence[PastAttempt]
 ) -> PredictedPart | None:
-    from headrace_foresight.forecast import Forecast
     from headrace_foresight.work_ahead import suite_ahead
 
     found, num_known = suite_ahead(recipe, site, taken)
     if found is None:
         return None
     spread = math.log1p(found.half_s / found.seconds) / NormalDist().inv_cdf(0.9)
-    return _named(name, Forecast(seconds=found.seconds, spread=spread), num_known)
+    return PredictedPart(name=name, seconds=found.seconds, spread=spread, num_known=num_known)
 
 
 def _between(steps: Sequence[PlannedStep], taken: Sequence[PastAttempt]) -> PredictedPart | None:
@@ -190,10 +189,4 @@ def _between(steps: Sequence[PlannedStep], taken: Sequence[PastAttempt]) -> Pred
 
 
 def _named(name: str, found: Forecast, num_known: int) -> PredictedPart:
-    return PredictedPart(
-        name=name,
-        seconds=found.seconds,
-        spread=found.spread,
-        shared=found.shared,
-        num_known=num_known,
-    )
+    return PredictedPart(name=name, num_known=num_known, **dict(found))

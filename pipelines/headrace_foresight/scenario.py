@@ -19,20 +19,21 @@ class SimulatedJob:
     seconds: float
     """Time it takes alone on its GPUs."""
     gpus: int = 1
-    at_s: float = 0.0
-    """When it may begin."""
     expected_s: float | None = None
     """What a planner believes that it takes; None: `seconds`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Nodes:
-    """Machines of one kind."""
+    """Machines of one kind; times and prices of one node."""
 
-    count: int
+    count: int = 1
     gpus: int = 1
     """GPUs of each; a node without GPUs counts as one."""
-    usd_per_hour: float = 0.0
+    usd_per_hour: float | None = 0.0
+    """US dollars; None: unknown, and not counted."""
+    spot_usd_per_hour: float | None = None
+    """The same for a spot instance of this kind."""
     interruptions_per_hour: float = 0.0
     """Interruptions of one node, equally likely at any moment."""
     queue_s: float = 0.0
@@ -53,7 +54,7 @@ class Nodes:
 class Scenario:
     """Where trials run, and how they share machines."""
 
-    nodes: tuple[Nodes, ...]
+    nodes: tuple[Nodes, ...] = ()
     pack: int = 1
     """Trials at once on one GPU, of trials that need only one GPU."""
     slow_down: float = 0.0
@@ -65,8 +66,6 @@ class Scenario:
     """Work between two checkpoints; an interruption loses part of it."""
     restart_s: float = 0.0
     """Start of a trial, each time it begins."""
-    backfill: bool = True
-    """Whether a node near its time limit takes a trial that ends before the limit, if any."""
     policy: Policy | None = None
     """How the trials of several sites are planned; None: the nodes share the waiting trials."""
     deadline_s: float = math.inf
@@ -86,8 +85,6 @@ class Outcome:
     waste: float
     """Share of the paid GPU time without a result: idle, booting, starting, repeated work."""
     interruptions: int
-    mean_wait_s: float
-    """Mean time from a trial's arrival until it first began."""
     usd_of: Mapping[str, float]
     """US dollars by site."""
     moves: int = 0

@@ -8,31 +8,20 @@ time limit, or at an interruption. Trials continue elsewhere from their last che
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from headrace_foresight.forecast import LEVEL
+from headrace.runs.prediction import LEVEL, Interval
 from headrace_foresight.scenario import Outcome, Scenario, SimulatedJob
-from headrace_foresight.simulated_nodes import World
+from headrace_foresight.simulated_nodes import SimulatedTrial, World
 from headrace_foresight.simulated_sites import PlannedWorld
-
-
-@dataclass(frozen=True, kw_only=True)
-class SimulatedFigure:
-    """A figure over repeats: its mean, and its interval with the probability `forecast.LEVEL`."""
-
-    mean: float
-    low: float
-    high: float
-
 
 Draw = Callable[[np.random.Generator], Sequence[SimulatedJob]]
 
 
 def repeated(
     draw: Draw, scenario: Scenario, repeats: int = 20, seed: int = 0
-) -> dict[str, SimulatedFigure]:
+) -> dict[str, Interval]:
     """Return each figure of `Outcome` over repeats, with new random durations and interruptions.
 
     US dollars of a site have the name `usd SITE`.
@@ -68,15 +57,16 @@ def simulate(
 
     world_type = World if scenario.policy is None else PlannedWorld
     world = world_type(simpy.Environment(), scenario, random)
-    world.env.process(world.arrivals(jobs))
+    for rank, job in enumerate(jobs):
+        world.put(SimulatedTrial(job, rank, job.seconds))
     for kind in scenario.nodes:
         for _ in range(kind.count):
             world.env.process(world.place(kind))
     world.env.run()
-    return world.outcome(jobs)
+    return world.outcome()
 
 
-def span(values: Sequence[float]) -> SimulatedFigure:
+def span(values: Sequence[float]) -> Interval:
     """Return the mean of a figure's values, and their interval."""
     low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return SimulatedFigure(mean=float(np.mean(values)), low=float(low), high=float(high))
+    return Interval(low=float(low), mean=float(np.mean(values)), high=float(high))

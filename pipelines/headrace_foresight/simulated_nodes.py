@@ -32,7 +32,6 @@ class SimulatedTrial:
     start_left_s: float = 0.0
     unsaved_s: float = 0.0
     gpus: tuple[int, ...] = ()
-    began: bool = False
     gpu_rate: float = 0.0
     """GPU seconds of a second of its work, at last."""
     at_s: float = 0.0
@@ -65,27 +64,16 @@ class World:
     live: list[LiveNode] = field(default_factory=list)
     opening: Counter[Nodes] = field(default_factory=Counter)
     """Nodes in a queue, or booting."""
-    to_come: int = 0
     ended_at: float = 0.0
     paid_node_s: float = 0.0
     paid_gpu_s: float = 0.0
     busy_gpu_s: float = 0.0
     useful_gpu_s: float = 0.0
-    waited_s: float = 0.0
     usd_of: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     interruptions: int = 0
 
     def __post_init__(self) -> None:
         self.came = self.env.event()
-
-    def arrivals(self, jobs: Sequence[SimulatedJob]) -> Events:
-        """Let trials come, each at its time."""
-        self.to_come = len(jobs)
-        for rank, job in enumerate(sorted(jobs, key=lambda each: each.at_s)):
-            if job.at_s > self.env.now:
-                yield self.env.timeout(job.at_s - self.env.now)
-            self.to_come -= 1
-            self.put(SimulatedTrial(job, rank, job.seconds))
 
     def put(self, piece: SimulatedTrial) -> None:
         """Let a trial wait, in its place, and wake nodes with room."""
@@ -144,8 +132,8 @@ class World:
         self.opening[kind] -= 1
         while self.env.now < end - _DONE_S:
             self.take(kind, held, begun + kind.walltime_s - self.env.now)
-            if not held and (self.has_work(kind) or not self.to_come):
-                break  # no waiting trial fits into its time
+            if not held:
+                break  # no trial waits that fits into its time
             yield from self.work(kind, held, end)
         self.live.remove(live)
         self.interruptions += bool(held) and lost_at == end
@@ -154,7 +142,7 @@ class World:
         paid_s = self.env.now - begun
         self.paid_node_s += paid_s
         self.paid_gpu_s += paid_s * kind.gpus
-        self.usd_of[kind.site] += paid_s / _HOUR_S * kind.usd_per_hour
+        self.usd_of[kind.site] += paid_s / _HOUR_S * (kind.usd_per_hour or 0.0)
 
     def take(self, kind: Nodes, held: list[SimulatedTrial], left_s: float) -> None:
         """Begin waiting trials that have room on this node and fit into its time."""
@@ -171,17 +159,14 @@ class World:
             held.append(piece)
             piece.gpus, piece.start_left_s = tuple(free[: piece.job.gpus]), self.scenario.restart_s
             loads = _loads(kind, held)
-            self.waited_s += 0.0 if piece.began else self.env.now - piece.job.at_s
-            piece.began, piece.unsaved_s, piece.at_s = True, 0.0, self.env.now
+            piece.unsaved_s, piece.at_s = 0.0, self.env.now
 
     def fits(self, piece: SimulatedTrial, kind: Nodes, left_s: float) -> bool:
         """Whether a trial may begin on a node with so much time left."""
         slowest = 1.0 + (self.scenario.pack - 1) * self.scenario.slow_down
         need_s = (piece.left_s + self.scenario.restart_s) * slowest / kind.speed
         is_too_long = need_s > kind.walltime_s - kind.boot_s
-        if not self.scenario.backfill or is_too_long:
-            return left_s > self.scenario.restart_s
-        return need_s <= left_s
+        return left_s > self.scenario.restart_s if is_too_long else need_s <= left_s
 
     def work(self, kind: Nodes, held: list[SimulatedTrial], end: float) -> Events:
         """Let a node's trials run until one is done, others come, or the node ends."""
@@ -222,17 +207,16 @@ class World:
         self.useful_gpu_s -= lost_s * piece.gpu_rate
         self.put(piece)
 
-    def outcome(self, jobs: Sequence[SimulatedJob]) -> Outcome:
+    def outcome(self) -> Outcome:
         """Return what all of it took."""
         return Outcome(
-            makespan_s=self.ended_at - min(job.at_s for job in jobs),
+            makespan_s=self.ended_at,
             node_hours=self.paid_node_s / _HOUR_S,
             usd=sum(self.usd_of.values()),
             usd_of=dict(self.usd_of),
             utilisation=self.busy_gpu_s / (self.paid_gpu_s or 1.0),
             waste=1.0 - self.useful_gpu_s / (self.paid_gpu_s or 1.0),
             interruptions=self.interruptions,
-            mean_wait_s=self.waited_s / len(jobs),
         )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from headrace.suites.site_plan import PlanInput, PlannedSite, SitesPlan, plan
-from headrace_foresight.scenario import Nodes, Outcome, SimulatedJob
+from headrace_foresight.scenario import Nodes, Outcome
 from headrace_foresight.simulated_nodes import SimulatedTrial, World
 
 _CALLS = 200
@@ -83,7 +83,9 @@ class PlannedWorld(World):
         """Return what the driver of the suite would know now."""
         every = sorted(sum(self.at_sites.values(), self.waiting), key=self.place_of)
         now, scenario = self.env.now, self.scenario
-        live_usd = sum((now - each.begun_s) * each.kind.usd_per_hour / 3600 for each in self.live)
+        live_usd = sum(
+            (now - each.begun_s) * (each.kind.usd_per_hour or 0.0) / 3600 for each in self.live
+        )
         return PlanInput(
             sites=tuple(map(self.site, self.at_sites)),
             waiting=tuple((piece.rank, piece.expected_left_s) for piece in every),
@@ -110,9 +112,9 @@ class PlannedWorld(World):
             assigned=tuple(piece.rank for piece in self.at_sites[name]),
         )
 
-    def outcome(self, jobs: Sequence[SimulatedJob]) -> Outcome:
+    def outcome(self) -> Outcome:
         """Return what all of it took; without an end if trials are left over."""
-        found = replace(super().outcome(jobs), moves=self.moves)
+        found = replace(super().outcome(), moves=self.moves)
         return replace(found, makespan_s=math.inf) if self.waiting else found
 
 
@@ -123,7 +125,7 @@ def planned_site(kinds: Sequence[Nodes], pack: int = 1, restart_s: float = 0.0) 
         name=first.site,
         slots=slots,
         is_own=first.is_own,
-        usd_per_hour=sum(kind.count * kind.usd_per_hour for kind in kinds) / max(slots, 1),
+        usd_per_hour=sum(kind.count * (kind.usd_per_hour or 0.0) for kind in kinds) / max(slots, 1),
         start_s=first.queue_s + first.boot_s + restart_s,
         speed=first.speed,
         min_paid_s=first.boot_s,

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder
 from headrace.recipe.recipe import Recipe
 from headrace.record import Record
 from headrace.runs.prediction import Frontier
-from headrace.suites.records import Added, Assigned, Ended, Started, SuiteSummary
-from headrace_foresight.past_attempts import entries_of
+from headrace.suites.records import Added, Assigned, Ended, Started, SuiteSummary, entries_in
 
 
 class ExpectedAndCome(Record):
@@ -35,13 +33,6 @@ class SiteOutcome(Record):
     """Speed relative to the first site."""
 
 
-@dataclass
-class _Times:
-    assigned: float = math.inf
-    started: float = math.inf
-    ended: float = -math.inf
-
-
 def site_outcomes(folder: RunFolder, recipe: Recipe) -> tuple[SiteOutcome, ...]:
     """Return the sites of a suite in their order; empty if it has only one."""
     summary = read_record(folder.summary, SuiteSummary)
@@ -52,37 +43,29 @@ def site_outcomes(folder: RunFolder, recipe: Recipe) -> tuple[SiteOutcome, ...]:
     by_policy = {(each.policy, each.deadline_s): each for each in reversed(frontier.points)}
     point = by_policy.get(asked) if asked is not None else None
     expected = {each.site: each for each in frontier.sites}
-    began, times = _times(folder)
+    began, first, ended = math.inf, dict[tuple[str, str], float](), dict[str, float]()
+    for entry in entries_in(folder.journal):
+        if isinstance(entry, Added):
+            began = min(began, entry.at)
+        elif isinstance(entry, Assigned | Started):
+            first.setdefault((entry.event, entry.site), entry.at)
+        elif isinstance(entry, Ended):
+            ended[entry.site] = max(ended.get(entry.site, -math.inf), entry.finished_at)
     found = []
     for each in summary.sites:
-        name, at, before = each.site, times.get(each.site, _Times()), expected.get(each.site)
+        name, before = each.site, expected.get(each.site)
+        ends_s = ended.get(name, math.inf) - began
+        start_s = first.get(("started", name), math.inf) - first.get(("assigned", name), 0.0)
         found.append(
             SiteOutcome(
                 site=name,
                 usd=_pair(point.usd_of.get(name) if point else None, each.usd),
-                ends_s=_pair(point.ends_of.get(name) if point else None, at.ended - began),
-                start_s=_pair(before.start_s if before else None, at.started - at.assigned),
+                ends_s=_pair(point.ends_of.get(name) if point else None, ends_s),
+                start_s=_pair(before.start_s if before else None, start_s),
                 speed=_pair(before.speed if before else None, each.speed if each.ended else None),
             )
         )
     return tuple(found)
-
-
-def _times(folder: RunFolder) -> tuple[float, dict[str, _Times]]:
-    """Return when a suite began, and times of its sites, in seconds since the epoch."""
-    began, times = math.inf, dict[str, _Times]()
-    for entry in entries_of(folder):
-        if isinstance(entry, Added):
-            began = min(began, entry.at)
-        elif isinstance(entry, Assigned | Started | Ended) and entry.site:
-            of_site = times.setdefault(entry.site, _Times())
-            if isinstance(entry, Assigned):
-                of_site.assigned = min(of_site.assigned, entry.at)
-            elif isinstance(entry, Started):
-                of_site.started = min(of_site.started, entry.at)
-            else:
-                of_site.ended = max(of_site.ended, entry.finished_at)
-    return began, times
 
 
 def _pair(expected: float | None, came: float | None) -> ExpectedAndCome:

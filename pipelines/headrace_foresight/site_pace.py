@@ -11,9 +11,10 @@ from headrace.errors import HeadraceError
 from headrace.recipe.load import load_site
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
+from headrace.runs.prediction import Forecast
 from headrace.suites.suite_state import SuiteState
-from headrace_foresight.forecast import Forecast, durations
-from headrace_foresight.past_attempts import SUITE, earlier, has_ledger, past_of, starts_of
+from headrace_foresight.forecast import durations
+from headrace_foresight.past_attempts import SUITE, earlier, past_of, starts_of
 from headrace_foresight.trial_forecast import SITE, known_of
 from headrace_foresight.work_ahead import forecasts_at
 
@@ -75,8 +76,6 @@ def start_of(recipe: Recipe, site: Site, role_name: str) -> float | None:
 
     It is the median time until leases were ready, and until pools had their first node.
     """
-    if not has_ledger():
-        return None
     starts = starts_of(site.name, role_name)[:_NUM_STARTS]
     queued = [one.queue_s for one in earlier(recipe, site, role_name) if one.kind == SUITE]
     if not starts:

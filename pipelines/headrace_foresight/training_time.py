@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from headrace.recipe.recipe import Recipe
+from headrace.runs.prediction import Forecast
 from headrace_foresight.forecast import (
     AGEING,
     Features,
-    Forecast,
     durations,
     features_of,
     features_of_point,

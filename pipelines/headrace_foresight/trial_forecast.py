@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 
+from headrace.runs.prediction import Forecast
 from headrace.states import StepState
 from headrace.suites.suite_state import SuiteState, TrialState
 from headrace.suites.trial_order import Eta, elapsed_s
-from headrace_foresight.forecast import (
-    Features,
-    Forecast,
-    Running,
-    durations,
-    eta,
-    features_of_point,
-)
+from headrace_foresight.forecast import Features, Running, durations, eta, features_of_point
 from headrace_foresight.past_attempts import own_seconds, some_of, usual_start_s
 
 _LEAST_DONE = 0.05
@@ -50,7 +43,7 @@ def eta_of(
     if not found or not under_way:
         return None
     shares = shares_of(suite_state.rows.values(), known, rule)
-    found = [replace(each, shares=shares) for each in found]
+    found = [each.model_copy(update={"shares": shares}) for each in found]
     running = [
         Running(forecast=forecast, elapsed_s=elapsed_s, done=share)
         for forecast, (_, elapsed_s, share) in zip(found, under_way, strict=False)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import cast, get_args
 
 import numpy as np
 
 from headrace.errors import UserError
 from headrace.record import Record
+from headrace.runs.prediction import Forecast, Interval
 from headrace.suites.site_plan import Policy
-from headrace_foresight.forecast import Forecast, possible
+from headrace_foresight.forecast import possible
 from headrace_foresight.scenario import Nodes, Order, Scenario, SimulatedJob
 from headrace_foresight.simulate import repeated
 
@@ -21,24 +22,8 @@ MOST_SCENARIOS = 200
 _EQUAL = 1 + 1e-9
 
 
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Properties of a site's nodes; times and prices of one node."""
-
-    name: str = ""
-    """Name of the site; empty: no site."""
-    nodes: int = 1
-    """Number of its nodes, if no number is given."""
-    gpus: int = 1
-    usd_per_hour: float | None = None
-    """US dollars; None: unknown."""
-    spot_usd_per_hour: float | None = None
-    queue_s: float = 0.0
-    boot_s: float = 0.0
-    is_own: bool = True
-    """Whether its nodes are not rented by the hour."""
-    speed: float = 1.0
-    """2: a trial takes half the time."""
+NO_SITE = Nodes(usd_per_hour=None)
+"""A node of no site, whose price is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,34 +34,21 @@ class Question:
     """What each takes alone, in the given order."""
     gpus: int = 1
     """GPUs of each trial."""
-    places: tuple[Place, ...] = (Place(),)
+    places: tuple[Nodes, ...] = (NO_SITE,)
+    """The nodes of each site."""
     nodes: tuple[int, ...] = ()
-    """Numbers of nodes; empty: those of the place."""
+    """Numbers of nodes; empty: those of the site."""
     spots: tuple[float, ...] = (0.0,)
     """Shares of nodes that are spot instances."""
     packs: tuple[int, ...] = (1,)
     orders: tuple[str, ...] = ("longest",)
     walltimes_s: tuple[float, ...] = (math.inf,)
-    beside: tuple[Nodes, ...] = ()
-    """Other machines in every scenario."""
     interruptions_per_hour: float = 0.0
     """Interruptions of one spot instance."""
-    slow_down: float = 0.0
-    """This and the next two as in `Scenario`."""
-    checkpoint_s: float = 600.0
-    restart_s: float = 0.0
     policies: tuple[str, ...] = ()
-    """Ways to use all places together; empty: each place alone."""
-    deadline_s: float = math.inf
-    budget_usd: float = math.inf
-
-
-class WhatIfFigure(Record):
-    """A figure and its 80 % interval."""
-
-    mean: float
-    low: float
-    high: float
+    """Ways to use all sites together; empty: each site alone."""
+    common: Scenario = field(default_factory=Scenario)
+    """What all scenarios have in common; its nodes are there besides those of the sites."""
 
 
 class WhatIfRow(Record):
@@ -91,16 +63,16 @@ class WhatIfRow(Record):
     order: str
     walltime_s: float | None
     """Time limit of a node; null: none."""
-    makespan_s: WhatIfFigure
-    usd: WhatIfFigure | None
+    makespan_s: Interval
+    usd: Interval | None
     """US dollars; null if a price is unknown."""
-    node_hours: WhatIfFigure
-    utilisation: WhatIfFigure
-    waste: WhatIfFigure
-    interruptions: WhatIfFigure
+    node_hours: Interval
+    utilisation: Interval
+    waste: Interval
+    interruptions: Interval
     policy: str = ""
     """How several sites are used together; empty: they are not."""
-    usd_of: dict[str, WhatIfFigure] = {}
+    usd_of: dict[str, Interval] = {}
     """US dollars by site, with a policy."""
     is_fastest: bool = False
     is_cheapest: bool = False
@@ -124,7 +96,7 @@ def answer(question: Question, repeats: int = 20, seed: int = 0) -> tuple[WhatIf
             f"{', '.join(map(str, question.spots))}",
             f"Valid orders: {', '.join(get_args(Order))}; shares are from 0 to 1.",
         )
-    where: Sequence[Place | str] = question.policies or question.places
+    where: Sequence[Nodes | str] = question.policies or question.places
     axes = (
         where, question.nodes or (0,), question.spots, question.packs, question.orders,
         question.walltimes_s,
@@ -150,7 +122,7 @@ def answer(question: Question, repeats: int = 20, seed: int = 0) -> tuple[WhatIf
 
 def _row(
     question: Question,
-    values: tuple[Place | str, int, float, int, str, float],
+    values: tuple[Nodes | str, int, float, int, str, float],
     repeats: int,
     seed: int,
 ) -> WhatIfRow:
@@ -160,18 +132,14 @@ def _row(
     kinds = [
         kind
         for each in places
-        for kind in _kinds(question, each, count or each.nodes, spot, walltime_s)
+        for kind in _kinds(question, each, count or each.count, spot, walltime_s)
     ]
-    scenario = Scenario(
-        nodes=(*kinds, *question.beside),
+    scenario = replace(
+        question.common,
+        nodes=(*kinds, *question.common.nodes),
         policy=policy,
-        deadline_s=question.deadline_s,
-        budget_usd=question.budget_usd,
         pack=pack,
         order=cast(Order, order),
-        slow_down=question.slow_down,
-        checkpoint_s=question.checkpoint_s,
-        restart_s=question.restart_s,
     )
 
     def draw(random: np.random.Generator) -> list[SimulatedJob]:
@@ -186,18 +154,17 @@ def _row(
         kind.queue_s or kind.interruptions_per_hour for kind in scenario.nodes
     )
     try:
-        spans = repeated(draw, scenario, 1 if is_certain else repeats, seed)
+        found = repeated(draw, scenario, 1 if is_certain else repeats, seed)
     except ValueError as error:
         raise UserError(
             f"With {sum(kind.count for kind in kinds)} nodes of {places[0].gpus} GPUs: {error}"
         ) from error
-    found = {name: WhatIfFigure(**vars(each)) for name, each in spans.items()}
     figures = {name: found[name] for name in found if name in WhatIfRow.model_fields}
     paid = [each for each in places if not (policy and each.is_own)]
     prices = [each.usd_per_hour for each in paid if spot < 1]
     prices += [each.spot_usd_per_hour for each in paid if spot > 0]
     return WhatIfRow(
-        site=policy or places[0].name,
+        site=policy or places[0].site,
         policy=policy or "",
         usd_of={kind.site: found[f"usd {kind.site}"] for kind in scenario.nodes if policy},
         nodes=sum(kind.count for kind in kinds),
@@ -210,7 +177,7 @@ def _row(
 
 
 def _kinds(
-    question: Question, place: Place, count: int, spot: float, walltime_s: float
+    question: Question, place: Nodes, count: int, spot: float, walltime_s: float
 ) -> Iterator[Nodes]:
     """Yield nodes on demand, and spot instances."""
     num_spot = round(count * spot)
@@ -220,15 +187,10 @@ def _kinds(
     )
     for number, price, interruptions in shares:
         if number:
-            yield Nodes(
+            yield replace(
+                place,
                 count=number,
-                gpus=place.gpus,
-                usd_per_hour=price or 0.0,
+                usd_per_hour=price,
                 interruptions_per_hour=interruptions,
-                queue_s=place.queue_s,
-                boot_s=place.boot_s,
                 walltime_s=walltime_s,
-                site=place.name,
-                is_own=place.is_own,
-                speed=place.speed,
             )

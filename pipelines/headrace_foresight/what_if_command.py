@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from headrace.cli.console import JsonOption, duration, open_console, plain_table, tell_json
 from headrace.recipe.backend import ASSUMED_PER_HOUR
+from headrace.runs.prediction import Interval
 from headrace_foresight import what_if_options as words
 
 if TYPE_CHECKING:
-    from headrace_foresight.what_if import WhatIfFigure, WhatIfRow
+    from headrace_foresight.scenario import Scenario
+    from headrace_foresight.what_if import WhatIfRow
 
 
 def what_if(  # noqa: PLR0913  options of a command
@@ -58,22 +61,21 @@ def what_if(  # noqa: PLR0913  options of a command
     """
     from headrace_foresight.what_if import Question, answer
 
-    given, first = words.Given(lasting, trials, total), (site or ["laptop"])[0]
-    forecasts, source = words.trials_of(work, overrides or [], given, first)
+    if lasting:
+        forecasts, source = words.lasting_so_long(work, lasting, trials, total)
+    else:
+        forecasts, source = words.trials_of(work, overrides or [], trials, (site or ["laptop"])[0])
     asked = {"gpus": gpus, "usd_per_hour": price, "spot_usd_per_hour": spot_price}
     asked |= {"queue_s": words.seconds(queue), "boot_s": words.seconds(boot)}
     question = Question(
         trials=forecasts,
         places=() if policy and not site else tuple(words.places(site or [], **asked)),
         **_axes(nodes, spot, pack, order, walltime),
-        beside=tuple(words.beside(also)),
         interruptions_per_hour=ASSUMED_PER_HOUR if interruptions is None else interruptions,
-        slow_down=slow_down,
-        checkpoint_s=words.seconds(checkpoint) or 600.0,
-        restart_s=words.seconds(restart) or 0.0,
         policies=tuple(filter(None, policy.split(","))),
-        deadline_s=words.seconds(deadline) or math.inf,
-        budget_usd=budget,
+        common=replace(
+            _common(also, checkpoint, restart, deadline), slow_down=slow_down, budget_usd=budget
+        ),
     )
     _tell(answer(question, repeats, seed), source, sum(each.seconds for each in forecasts), as_json)
 
@@ -89,6 +91,18 @@ def _axes(nodes: str, spot: str, pack: str, order: str, walltime: str) -> dict[s
         "orders": tuple(order.split(",")),
         "walltimes_s": tuple(map(duration_of, walltime.split(","))) if walltime else (math.inf,),
     }
+
+
+def _common(also: str, checkpoint: str, restart: str, deadline: str) -> Scenario:
+    """Return what all scenarios have in common."""
+    from headrace_foresight.scenario import Scenario
+
+    return Scenario(
+        nodes=tuple(words.beside(also)),
+        checkpoint_s=words.seconds(checkpoint) or 600.0,
+        restart_s=words.seconds(restart) or 0.0,
+        deadline_s=words.seconds(deadline) or math.inf,
+    )
 
 
 def _tell(rows: Sequence[WhatIfRow], source: str, total_s: float, as_json: bool) -> None:
@@ -134,8 +148,8 @@ def _table(rows: Sequence[WhatIfRow]) -> Table:
     return table
 
 
-def _figure(figure: WhatIfFigure, shown: Callable[[float], str]) -> str:
-    half = (figure.high - figure.low) / 2
+def _figure(figure: Interval, shown: Callable[[float], str]) -> str:
+    half = figure.half
     return shown(figure.mean) + (f" ± {shown(half)}" if half > 1e-3 * abs(figure.mean) else "")
 
 

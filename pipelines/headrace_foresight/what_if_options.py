@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from headrace.cli import arguments
 from headrace.errors import UserError
+from headrace.runs.prediction import Forecast
 
 if TYPE_CHECKING:
-    from headrace_foresight.forecast import Forecast
     from headrace_foresight.scenario import Nodes
-    from headrace_foresight.what_if import Place
 
 Value = TypeVar("Value", int, float)
 
@@ -77,17 +76,6 @@ Repeats = Annotated[int, typer.Option(min=1, max=10_000, help="Simulations of ea
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")]
 
 
-@dataclass(frozen=True)
-class Given:
-    """Durations from the user."""
-
-    duration: str
-    """One duration, or two bounds with a colon; empty: none."""
-    trials: int
-    total: str
-    """Total of all; empty: unknown."""
-
-
 def seconds(text: str) -> float | None:
     """Return the seconds of a duration; None for an empty text."""
     from headrace_foresight.durations import duration_of
@@ -96,57 +84,60 @@ def seconds(text: str) -> float | None:
 
 
 def trials_of(
-    work: str | None, overrides: Sequence[str], given: Given, site: str
+    work: str | None, overrides: Sequence[str], count: int, site: str
 ) -> tuple[Sequence[Forecast], str]:
-    """Return the trials, and the source of their durations."""
+    """Return the trials of a run, suite, recipe or file, and the source of their durations.
+
+    A count other than 0 repeats a single trial.
+    """
     from headrace_foresight.work_ahead import work_of
 
-    if given.duration:
-        if work is not None:
-            raise UserError(
-                f"Durations are given twice: by '{work}' and by --duration", "Remove one of them."
-            )
-        return _given(given)
     if work is None:
         raise UserError(
             "The trials' durations are missing",
             "Name a run, a suite, a recipe or a CSV file, or write --duration 1h:10h --trials 100.",
         )
-    found = work_of(work, overrides, site)
-    if not given.trials or given.trials == len(found.trials):
-        return found.trials, found.source
-    if len(found.trials) > 1:
-        raise UserError(
-            f"--trials is {given.trials}, but {work} has {len(found.trials)}", "Remove --trials."
-        )
-    return [*found.trials] * given.trials, f"{given.trials} times {found.source}"
+    trials, source = work_of(work, overrides, site)
+    if not count or count == len(trials):
+        return trials, source
+    if len(trials) > 1:
+        raise UserError(f"--trials is {count}, but {work} has {len(trials)}", "Remove --trials.")
+    return [*trials] * count, f"{count} times {source}"
 
 
-def _given(given: Given) -> tuple[Sequence[Forecast], str]:
+def lasting_so_long(
+    work: str | None, duration: str, count: int, total: str
+) -> tuple[Sequence[Forecast], str]:
+    """Return trials of one duration, or of two bounds with a colon, and the words for it.
+
+    Their total may be empty: unknown. Raises `UserError` if they are also given by `work`.
+    """
     import numpy as np
 
     from headrace_foresight.durations import duration_of, filling
-    from headrace_foresight.forecast import Forecast
 
-    low, _, high = given.duration.partition(":")
+    if work is not None:
+        raise UserError(
+            f"Durations are given twice: by '{work}' and by --duration", "Remove one of them."
+        )
+    low, _, high = duration.partition(":")
     if not high:
-        count = given.trials or 1
+        count = count or 1
         return [Forecast(seconds=duration_of(low))] * count, f"{count} trials of {low}"
-    total_s = duration_of(given.total) if given.total else None
-    found = filling(duration_of(low), duration_of(high), given.trials, total_s)
+    found = filling(duration_of(low), duration_of(high), count, seconds(total))
     mixed = np.random.default_rng(_ANY_ORDER).permutation(found)
-    source = f"{given.trials} trials of {low} to {high}, log-normal between these, in any order"
+    source = f"{count} trials of {low} to {high}, log-normal between these, in any order"
     return [Forecast(seconds=float(each)) for each in mixed], source
 
 
-def places(sites: Sequence[str], **asked: float | None) -> Iterator[Place]:
+def places(sites: Sequence[str], **asked: Any) -> Iterator[Nodes]:
     """Yield nodes of sites, or of no site, with given values in place of their own."""
-    from headrace_foresight.what_if import Place
-    from headrace_foresight.work_ahead import place_of
+    from headrace_foresight.what_if import NO_SITE
+    from headrace_foresight.work_ahead import nodes_of
 
-    changes: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
-    for place in map(place_of, sites) if sites else (Place(),):
-        yield replace(place, **changes)
+    changes = {name: value for name, value in asked.items() if value is not None}
+    for nodes in map(nodes_of, sites) if sites else (NO_SITE,):
+        yield replace(nodes, **changes)
 
 
 def numbers(option: str, text: str, kind: Callable[[str], Value], least: Value) -> list[Value]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from headrace.batch.meter import Price, meter_of
 from headrace.errors import UnknownNameError, UserError
@@ -16,15 +15,15 @@ from headrace.recipe.gang_size import gang_size
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
-from headrace.recipe.suite import SuiteSpec
+from headrace.runs.prediction import Forecast
 from headrace.runs.runs import Run, open_run
 from headrace.runs.site_machines import site_offers
 from headrace.suites import points
+from headrace.suites.nodes import slots_of
 from headrace.suites.records import Point
 from headrace.suites.trial_order import Eta
 from headrace_foresight.durations import read_durations
 from headrace_foresight.forecast import (
-    Forecast,
     durations,
     eta,
     features_of,
@@ -43,17 +42,16 @@ from headrace_foresight.past_attempts import (
     usual,
 )
 from headrace_foresight.pruning import pruner_of, rule_shares
+from headrace_foresight.scenario import Nodes
 from headrace_foresight.training_time import training_s
 from headrace_foresight.trial_forecast import around_s, forecasts_of, known_of, shares_of
-from headrace_foresight.what_if import Place
 
 _DRIFT = 0.15
 """Spread of the machines' speed from one suite to the next: known trials belong to few suites, so
 they do not show it. An assumption."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkAhead:
+class WorkAhead(NamedTuple):
     """Trials, and the source of their durations."""
 
     trials: Sequence[Forecast]
@@ -106,16 +104,10 @@ def _around_s(recipe: Recipe, taken: Sequence[PastAttempt]) -> float:
 
 
 def places_of(recipe: Recipe, role: Role) -> int:
-    """Return how many trials a role has room for at once, as far as known without its nodes."""
-    suite, ranks = recipe.suite or SuiteSpec(), recipe.train.ranks_per_node or 1
-    shared = suite.trials_per_gpu if isinstance(suite.trials_per_gpu, int) else 1
-    if role.batch.gpus_per_node:
-        each = role.batch.gpus_per_node * shared // ranks
-    else:
-        cpus = len(os.sched_getaffinity(0)) if role.is_here else role.cpus_per_node
-        each = suite.trials_per_node or cpus // (ranks * role.threads_per_rank)
-    nodes = role.nodes // (recipe.train.nodes or 1)
-    return max(min(nodes * max(each, 1), suite.max_running or nodes * max(each, 1)), 1)
+    """Return how many trials of a suite may run at once on a role, as far as known."""
+    slots = slots_of(recipe, role)
+    most = recipe.suite.max_running if recipe.suite else None
+    return min(slots, most or slots)
 
 
 def forecasts_at(
@@ -136,8 +128,9 @@ def forecasts_at(
         found = [together([each, *evaluated]) for each in found]
     drift = _DRIFT if is_suite else 0.0
     shares = _shares(recipe, site, taken) if is_suite else ()
-    wide = [replace(one, shared=math.hypot(one.shared, drift), shares=shares) for one in found]
-    return wide, len(known_by)
+    wide = ({"shared": math.hypot(one.shared, drift), "shares": shares} for one in found)
+    trials = [one.model_copy(update=more) for one, more in zip(found, wide, strict=True)]
+    return trials, len(known_by)
 
 
 def _shares(recipe: Recipe, site: Site, taken: Sequence[PastAttempt]) -> tuple[float, ...]:
@@ -197,26 +190,26 @@ def unknown(what: str) -> UserError:
     )
 
 
-def place_of(site_name: str, role_name: str = "gpu") -> Place:
-    """Return the nodes of a site's role, and how long earlier ones took to come.
+def nodes_of(site_name: str, role_name: str = "gpu") -> Nodes:
+    """Return the nodes of a site's role, or its first one, and how long earlier ones took to come.
 
     Side effects: queries the prices of its machines, if these cost something.
     """
     site = load_site(site_name)
-    role = site.roles.get(role_name) or next(iter(site.roles.values()))
+    role_name = role_name if role_name in site.roles else next(iter(site.roles))
+    role = site.roles[role_name]
     meter = meter_of(role)
     offers = site_offers(role) if meter is None else meter.offers()
-    starts = starts_of(site.name, role_name) if has_ledger() else []
-    wait_s = statistics.median(starts) if starts else 0.0
-    has_queue = role.has_queue
-    return Place(
-        name=site.name,
-        nodes=role.nodes,
+    wait_s = statistics.median(starts_of(site.name, role_name) or [0.0])
+    return Nodes(
+        site=site.name,
+        count=role.nodes,
         gpus=role.ranks_per_node,
         usd_per_hour=_dearest(offers, is_spot=False),
         spot_usd_per_hour=_dearest(offers, is_spot=True),
-        queue_s=wait_s if has_queue else 0.0,
-        boot_s=0.0 if has_queue else wait_s,
+        queue_s=wait_s if role.has_queue else 0.0,
+        boot_s=0.0 if role.has_queue else wait_s,
+        is_own=meter is None,
     )
 
 

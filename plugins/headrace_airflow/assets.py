@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow.sdk import Asset, AssetAlias
 
+from headrace.runs.planned_steps import run_metrics
 from headrace_airflow.airflow_api import published_extras
 
 SCHEDULE_VARIABLE = "HEADRACE_TRAIN_SCHEDULE"
@@ -60,17 +61,12 @@ def publish_model(
 
     Metrics of the evaluation replace metrics of the training with the same name.
     """
-    train, evaluate = outputs["train"], outputs.get("evaluate", {})
-    metrics = {**train.get("metrics", {}), **evaluate.get("metrics", {})}
+    train, metrics = outputs["train"], run_metrics(outputs)
     extra = {
         "run": run_id,
         "dataset": outputs.get("pack", {}).get("fingerprint"),
         **{key: train[key] for key in _OF_MODEL if train.get(key) is not None},
-        "metrics": {
-            key: value
-            for key, value in metrics.items()
-            if isinstance(value, int | float) and math.isfinite(value)
-        },
+        "metrics": {key: value for key, value in metrics.items() if math.isfinite(value)},
     }
     context["outlet_events"][MODELS].add(model_asset(name), extra=extra)
 

@@ -21,8 +21,13 @@ BUDGETS = {
     "headrace/execution": 1704,
     "headrace/fields": 1097,
     "headrace/files": 1917,
+<<<<<<< HEAD
     "headrace/leases": 382,
     "headrace/ledger": 2572,
+=======
+    "headrace/leases": 394,
+    "headrace/ledger": 2579,
+>>>>>>> accounts
     "headrace/multi_site": 1158,
     "headrace/objects": 1532,
     "headrace/packing": 8980,
@@ -32,15 +37,24 @@ BUDGETS = {
     "headrace/runs": 4579,
     "headrace/shards": 2749,
     "headrace/site_check": 664,
+<<<<<<< HEAD
     "headrace/staging": 1916,
     "headrace/status": 2511,
     "headrace/steps": 1531,
     "headrace/suites": 5248,
     "headrace/training": 5406,
     "headrace_airflow": 2679,
+=======
+    "headrace/staging": 1915,
+    "headrace/status": 2496,
+    "headrace/steps": 1531,
+    "headrace/suites": 5246,
+    "headrace/training": 5408,
+    "headrace_airflow": 2675,
+>>>>>>> accounts
     "headrace_bench": 4829,
     "headrace_ec2": 1943,
-    "headrace_foresight": 4656,
+    "headrace_foresight": 4507,
     "headrace_pages": 1922,
     "headrace_probes": 2192,
     "headrace_queues": 745,

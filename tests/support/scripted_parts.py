@@ -141,7 +141,7 @@ class ScriptedPart:
                 self.end(number, StepState.SUCCEEDED)
         leaving = [row for row in rows.values() if row.leaves and row.state is StepState.QUEUED]
         self.note(*(Withdrawn(number=row.trial.number) for row in leaving))
-        most = self.controls.limit or self.slots
+        most = self.controls.whole.limit or self.slots
         for row in self.suite_state.waiting()[: max(most - len(self.running), 0)]:
             number = row.trial.number
             self.running[number] = self.clock.now + self.trial_s

@@ -205,6 +205,13 @@ class AttemptRecord(LedgerRow, kw_only=True):
     outputs: Mapped[dict[str, Any]] = mapped_column(Json(dict[str, Any]), default_factory=dict)
     """What later steps and the report need, JSON values."""
 
+    @property
+    def took_s(self) -> float | None:
+        """Seconds that it took; None before its end, or without a start."""
+        if self.started_at is None or self.finished_at is None:
+            return None
+        return self.finished_at - self.started_at
+
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerSummary:

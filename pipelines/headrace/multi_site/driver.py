@@ -237,11 +237,11 @@ class SitesDriver(SuiteDriver):
 
     def _num_wanted(self) -> int:
         slots = sum(site.slots for site in self._usable())
-        most = min(slots, self._controls.limit or slots)
+        most = min(slots, self._controls.whole.limit or slots)
         return most - len(self.suite_state.running) - len(self._queue)
 
     def _usable(self) -> list[SiteState]:
-        if self._controls.is_paused or self._has_too_many_failures:
+        if self._controls.whole.is_paused or self._has_too_many_failures:
             return []
         return [
             site
@@ -273,7 +273,7 @@ class SitesDriver(SuiteDriver):
 
     def _most_to_assign(self) -> int:
         """Return how many more trials may be with the sites, running or not."""
-        most, limit = self._most_to_begin(), self._controls.limit
+        most, limit = self._most_to_begin(), self._controls.whole.limit
         if limit is None:
             return most
         return max(most - sum(bool(row.site) for row in self.suite_state.waiting()), 0)

@@ -14,12 +14,10 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
-from pydantic import ValidationError
-
 from headrace.errors import HeadraceError, UnknownNameError
 from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import TrialFolder
-from headrace.files.lines import append_line, whole_lines
+from headrace.files.lines import append_line
 from headrace.informing import inform
 from headrace.ledger.ledger import open_ledger
 from headrace.multi_site.part import start_part
@@ -30,7 +28,7 @@ from headrace.runs.runs import Run, run_of_record
 from headrace.runs.suites import has_more_to_do
 from headrace.states import StepState
 from headrace.steps import mailbox
-from headrace.suites.records import ENTRY, Control, Entry, SuiteSummary
+from headrace.suites.records import Control, Entry, SuiteSummary, entries_from
 
 logger = logging.getLogger(__name__)
 
@@ -191,12 +189,9 @@ class SiteLink:
     def _read(self, part: Run) -> None:
         if not is_there(part.folder.path):
             raise UnknownNameError(f"The folder of {part.run_id} is gone: {part.folder.path}")
-        lines, self._offset = whole_lines(part.folder.journal, self._offset)
-        for line in lines:
-            try:
-                self.news.put(ENTRY.validate_json(line))
-            except ValidationError:
-                logger.warning("A line of %s is damaged", part.folder.journal)
+        entries, self._offset = entries_from(part.folder.journal, self._offset)
+        for entry in entries:
+            self.news.put(entry)
 
 
 def _bring(source: Path, target: TrialFolder) -> None:

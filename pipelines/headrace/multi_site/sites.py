@@ -14,11 +14,9 @@ from headrace.informing import inform
 from headrace.multi_site.site_link import Message, SiteLink
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
-from headrace.recipe.suite import SuiteSpec
 from headrace.runs.site_machines import most_cost
-from headrace.suites.nodes import needs_of
+from headrace.suites.nodes import slots_of
 from headrace.suites.records import Added, Control, Ended, Entry, SiteSummary, Started, Withdrawn
-from headrace.suites.schedule import NodeResources
 from headrace.suites.site_plan import PlannedSite, Policy, SitePlan
 from headrace.suites.suite_state import SiteControl, TrialState
 
@@ -186,31 +184,22 @@ class SiteState:
         return "open" if self.open_slots else "opening"
 
 
-def slots_of(recipe: Recipe, site: Site) -> tuple[int, float | None]:
-    """Return a site's trials at once, by its role, and US dollars per hour of each.
-
-    The price is None if it is unknown.
-    """
-    role, suite = site.roles[recipe.train.role], recipe.suite or SuiteSpec()
-    num_gpus = role.batch.gpus_per_node
-    per_gpu = suite.trials_per_gpu if isinstance(suite.trials_per_gpu, int) else 1
-    cpus, ranks = range(role.cpus_per_node), role.ranks_per_node
-    node = NodeResources("", num_gpus or ranks, cpus, suite.trials_per_node)
-    needs = needs_of(recipe, role, {}, bool(num_gpus), per_gpu)
-    slots = max(role.nodes * max(node.holds(needs), 1) // needs.nodes, 1)
+def usd_of_slot(recipe: Recipe, site: Site) -> float | None:
+    """Return US dollars per hour of each of a site's trials at once; None if unknown."""
+    role = site.roles[recipe.train.role]
     cost = inform(None, f"price of site {site.name}", partial(most_cost, role))
     usd = None if cost is None else cost.usd_per_hour
-    return slots, None if usd is None else usd / slots
+    return None if usd is None else usd / slots_of(recipe, role)
 
 
 def site_state(site: Site, recipe: Recipe, link: SiteLink) -> SiteState:
     """Return a site before its part is known."""
-    role, (slots, usd_per_hour) = site.roles[recipe.train.role], slots_of(recipe, site)
+    role = site.roles[recipe.train.role]
     return SiteState(
         site=site,
         role=role,
         link=link,
-        role_slots=slots,
-        usd_per_hour=usd_per_hour,
+        role_slots=slots_of(recipe, role),
+        usd_per_hour=usd_of_slot(recipe, site),
         is_own=meter_of(role) is None,
     )

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Literal
 
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.rows import MachineRecord
+from headrace.ledger.rows import LeaseRecord, MachineRecord
 from headrace.record import Record
 
 LEAST_BILLED_S = 60.0
@@ -127,15 +127,20 @@ def _line(role: str, kind: str, market: str, rows: Sequence[MachineRecord]) -> C
     )
 
 
+def known_cost(
+    machines: Iterable[MachineRecord], leases: Iterable[LeaseRecord], now: float
+) -> Cost | None:
+    """Return the cost of machines by the roles of their leases; None if none costs money."""
+    rows = [row for row in machines if has_price(row)]
+    return cost_of(rows, now, {lease.lease_id: lease.role for lease in leases}) if rows else None
+
+
 def run_cost(run_id: str, now: float | None = None, *, whole: bool = True) -> Cost | None:
     """Return what a run has cost, `whole` with its parts; None if no machine is recorded."""
     ledger = open_ledger()
-    every = ledger.machines_of([run_id]).get(run_id, ())
-    rows = [row for row in (every if whole else ledger.machines(run_id=run_id)) if has_price(row)]
-    if not rows:
-        return None
-    roles = {lease.lease_id: lease.role for lease in ledger.leases(run_id=run_id)}
-    return cost_of(rows, time.time() if now is None else now, roles)
+    of_run = {run_id: ledger.machines(run_id=run_id)} if not whole else ledger.machines_of([run_id])
+    leases = ledger.leases(run_id=run_id)
+    return known_cost(of_run.get(run_id, ()), leases, time.time() if now is None else now)
 
 
 def start_split(row: MachineRecord) -> dict[str, float | None]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from statistics import NormalDist
 
 from pydantic import Field
 
@@ -29,15 +31,35 @@ class StepSeen(Record):
 BETWEEN = "between"
 """Name of the part of a run outside its steps: starting leases, collecting results."""
 
+LEVEL = 0.8
+"""Probability that a value is in its interval."""
 
-class PredictedPart(Record):
-    """Expected duration of a part of a run; see `headrace_foresight.forecast.Forecast`."""
+
+class Forecast(Record):
+    """An unknown duration: a log-normal distribution."""
+
+    seconds: float
+    """Its median."""
+    spread: float = 0.0
+    """Standard deviation of its logarithm: the variation of similar work."""
+    shared: float = 0.0
+    """The same for the error that all forecasts of a kind have in common."""
+    shares: tuple[float, ...] = Field(default=(), exclude=True)
+    """Shares of it after which it may be ended, equally likely; empty: it is done completely."""
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Return the bounds between which it lies with the probability `LEVEL`."""
+        sigmas = NormalDist().inv_cdf((1 + LEVEL) / 2)
+        wide = math.exp(sigmas * math.hypot(self.spread, self.shared))
+        return self.seconds / wide, self.seconds * wide
+
+
+class PredictedPart(Forecast):
+    """Expected duration of a part of a run."""
 
     name: str
     """Name of the step, or `BETWEEN`."""
-    seconds: float
-    spread: float
-    shared: float
     num_known: int
     """Number of earlier runs that it is estimated from."""
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from headrace.errors import words_of
 from headrace.files.atomic import is_there
 from headrace.files.layout import RunFolder
-from headrace.files.lines import whole_lines
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
 from headrace.ledger.trial_rows import JournalPart, TrialRecord
@@ -22,7 +17,7 @@ from headrace.runs.machine_records import record_machines
 from headrace.runs.usage import LeaseMachines, machines_by_lease
 from headrace.states import StepState
 from headrace.suites.records import (
-    ENTRY,
+    BLOCK_BYTES,
     Added,
     Assigned,
     CommandsApplied,
@@ -30,11 +25,8 @@ from headrace.suites.records import (
     Entry,
     Started,
     Withdrawn,
+    entries_from,
 )
-
-logger = logging.getLogger(__name__)
-
-_PART_BYTES = 2**24
 
 
 def note_trials(run: RunFolder) -> None:
@@ -46,7 +38,7 @@ def note_trials(run: RunFolder) -> None:
     ledger, run_id = open_ledger(), run.run_id
     while is_there(run.journal):
         begin = ledger.journal_read(run_id)
-        entries, end = _read(run, begin)
+        entries, end = entries_from(run.journal, begin)
         if end == begin:
             return
         added = {entry.trial.number for entry in entries if isinstance(entry, Added)}
@@ -62,10 +54,9 @@ def changed_since(record: RunRecord, begin: int, end: int) -> set[int] | None:
 
     None if that is more than is read at once.
     """
-    if end - begin > _PART_BYTES:
+    if end - begin > BLOCK_BYTES:
         return None
-    entries, _ = _read(RunFolder(Path(record.folder)), begin)
-    return _numbers(entries)
+    return _numbers(entries_from(RunFolder(Path(record.folder)).journal, begin)[0])
 
 
 def folded(
@@ -110,17 +101,8 @@ def _usage(run_id: str, ended: Iterable[Ended]) -> list[UsageRecord]:
 
 
 def _row(run_id: str, added: Added) -> TrialRecord:
-    trial = added.trial
-    return TrialRecord(
-        run_id=run_id,
-        number=trial.number,
-        name=trial.name,
-        values=dict(trial.values),
-        group=trial.group,
-        proposal=trial.proposal,
-        attempts=added.attempts,
-        created_at=added.at,
-    )
+    known = added.trial.model_dump(exclude={"priority"})
+    return TrialRecord(run_id=run_id, attempts=added.attempts, created_at=added.at, **known)
 
 
 def _change(row: TrialRecord, entry: Entry) -> None:
@@ -159,15 +141,3 @@ def _of(entry: Entry) -> Sequence[int]:
     if isinstance(entry, CommandsApplied):
         return entry.retried
     return (entry.trial.number if isinstance(entry, Added) else entry.number,)
-
-
-def _read(run: RunFolder, begin: int) -> tuple[list[Entry], int]:
-    """Return the entries from a byte on, and the byte after the last whole line."""
-    lines, end = whole_lines(run.journal, begin, _PART_BYTES)
-    entries: list[Entry] = []
-    for line in lines:
-        try:
-            entries.append(ENTRY.validate_json(line))
-        except ValidationError as error:
-            logger.warning("%s has a malformed line: %s", run.journal, words_of(error))
-    return entries, end

@@ -20,7 +20,6 @@ from headrace.runs.prediction import Prediction
 from headrace.runs.refresh_usage import wasted
 from headrace.states import StepState
 from headrace.status.run import RunRows
-from headrace.status.step import took_s_of
 
 By = Literal["month", "user", "site", "cause", "run"]
 
@@ -148,7 +147,7 @@ def _expected_usd(
         held = {lease.lease_id for lease in rows.leases if lease.role == role}
         priced = [row for row in machines if row.lease_id in held]
         begun = [row for row in rows.attempts if row.lease_id in held]
-        took_s = sum(took_s_of(row) or 0.0 for row in begun)
+        took_s = sum(row.took_s or 0.0 for row in begun)
         if priced and took_s > 0:
             foretold_s = sum(expected_s.get(step, 0.0) for step in {row.step for row in begun})
             usd = (usd or 0.0) + cost_of(priced, 0.0).usd * foretold_s / took_s

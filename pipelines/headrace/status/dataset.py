@@ -16,6 +16,7 @@ from headrace.errors import HeadraceError, ManifestError, UnknownNameError, near
 from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder
 from headrace.files.manifest import Manifest
+from headrace.ledger.database import grouped
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.many_runs import Packing
 from headrace.objects.store import is_remote
@@ -235,10 +236,8 @@ def _packings_of(text: str, sites: Sites) -> tuple[Packing, ...]:
 def _by_content(
     packings: Sequence[Packing], staged: Mapping[str, Sequence[StagedOn]] | None = None
 ) -> Iterator[DatasetView]:
-    found: defaultdict[str, list[Packing]] = defaultdict(list)
-    for packing in packings:
-        if {"dataset", "fingerprint", "reused"} <= packing.outputs.keys():
-            found[str(packing.outputs["fingerprint"])].append(packing)
+    known = (row for row in packings if {"dataset", "fingerprint", "reused"} <= row.outputs.keys())
+    found = grouped((str(packing.outputs["fingerprint"]), packing) for packing in known)
     for fingerprint, of_it in found.items():
         yield DatasetView.of(of_it, (staged or {}).get(fingerprint, ()))
 

@@ -18,7 +18,7 @@ from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunR
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.base import from_json
 from headrace.record import Record
-from headrace.runs.costs import HOUR_S, Cost, cost_of, has_price
+from headrace.runs.costs import HOUR_S, Cost, known_cost
 from headrace.runs.names import named
 from headrace.runs.on_disk import removal_of
 from headrace.runs.owners import owner_is_gone
@@ -34,7 +34,10 @@ from headrace.suites.records import FOLD, PRUNED, SiteSummary, SuiteSummary
 _OPEN = (StepState.QUEUED.value, StepState.RUNNING.value)
 _USEFUL = (StepState.SUCCEEDED.value, PRUNED)
 _OF_TRIAL = ("state", "started_at", "finished_at", "failure_class", "message")
-_AS_ENTERED = ("overrides", "dataset", "seed", "tags", "note", "is_starred")
+_AS_ENTERED = (
+    "run_id", "user", "overrides", "dataset", "seed", "tags", "note", "is_starred", "owner",
+    "folder", "state", "created_at", "finished_at",
+)  # fmt: skip
 
 
 class MainMetric(Record):
@@ -214,9 +217,7 @@ class RunRows:
             used = open_ledger().usage(self.trial.run_id, trial=self.trial.number)
             hours = sum(row.node_s for row in used) / HOUR_S
             return Cost(usd=self.trial.usd, hours=hours, unpriced=0, estimated=0, lines=())
-        machines = [row for row in self.machines if has_price(row)]
-        roles = {lease.lease_id: lease.role for lease in self.leases}
-        return cost_of(machines, now, roles) if machines else None
+        return known_cost(self.machines, self.leases, now)
 
 
 def _attempt(run: RunRecord, trial: TrialRecord, number: int) -> AttemptRecord:
@@ -271,18 +272,11 @@ def by_ledger(rows: RunRows, now: float) -> RunView:
     why = failed.message or failed.state.value if failed else ""
     metric = _best(record, traits, summary) if summary else main_metric(record)
     return RunView(
-        run_id=record.run_id,
+        **{name: getattr(record, name) for name in _AS_ENTERED},
         kind=kind,
         recipe=record.recipe_name,
         site=record.site_name,
-        user=record.user,
-        **{name: getattr(record, name) for name in _AS_ENTERED},
-        owner=record.owner,
-        folder=record.folder,
-        state=record.state,
         step=attempts[-1].step if attempts else "",
-        created_at=record.created_at,
-        finished_at=record.finished_at,
         elapsed_s=(record.finished_at or now) - record.created_at,
         metric=metric,
         metrics=run_metrics(record.outputs) | ({metric.name: metric.value} if metric else {}),

@@ -173,15 +173,8 @@ def ended_of(row: AttemptRecord) -> Attempt:
         message=row.message,
         kept=float(row.outputs.get(PROGRESS) or 0.0),
         machines=row.lease_id,
-        seconds=took_s_of(row),
+        seconds=row.took_s,
     )
-
-
-def took_s_of(row: AttemptRecord) -> float | None:
-    """Return the seconds that an attempt took; None before its end."""
-    if row.started_at is None or row.finished_at is None:
-        return None
-    return row.finished_at - row.started_at
 
 
 def _step(
@@ -197,7 +190,7 @@ def _step(
         attempt=row.attempt,
         started_at=row.started_at,
         finished_at=row.finished_at,
-        elapsed_s=took_s_of(row),
+        elapsed_s=row.took_s,
     ).model_copy(update=updates)
 
 
@@ -227,7 +220,7 @@ def _by_files(row: AttemptRecord, folder: StepFolder | None) -> dict[str, object
         found["state"] = last.state if last else StepState.QUEUED
     if result is not None:
         found["elapsed_s"] = result.finished_at - result.started_at
-    elif status is not None and took_s_of(row) is None:
+    elif status is not None and row.took_s is None:
         found["elapsed_s"] = status.elapsed_s
         if row.started_at is None and found.get("state") is StepState.RUNNING:
             found["started_at"] = status.updated_at - status.elapsed_s

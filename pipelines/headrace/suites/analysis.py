@@ -11,12 +11,12 @@ import math
 import random
 import statistics
 import warnings
-from collections import defaultdict
 from collections.abc import Iterable, Sequence, Set
 from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
+from headrace.ledger.database import grouped
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.suite import Objective
 from headrace.record import Figures
@@ -226,17 +226,15 @@ def points(
     rows: Iterable[TrialRecord], objectives: Sequence[Objective], limit: int | None = None
 ) -> tuple[PointResult, ...]:
     """Return trials by point, the best mean of the first objective first, at most `limit`."""
-    grouped: defaultdict[int, list[TrialRecord]] = defaultdict(list)
-    for row in rows:
-        grouped[row.group].append(row)
+    by_group = grouped((row.group, row) for row in rows)
     sign = _sign(objectives[0]) if objectives else 1
 
     def rank(group: int) -> tuple[bool, float, int]:
-        values = [_first(row) for row in finished(grouped[group])]
+        values = [_first(row) for row in finished(by_group[group])]
         mean = sign * statistics.fmean(values) if values else math.inf
-        return len(values) < len(grouped[group]), mean, group
+        return len(values) < len(by_group[group]), mean, group
 
-    return tuple(_point(group, grouped[group]) for group in sorted(grouped, key=rank)[:limit])
+    return tuple(_point(group, by_group[group]) for group in sorted(by_group, key=rank)[:limit])
 
 
 def marginals(
@@ -251,9 +249,7 @@ def marginals(
     top = {row.number for row in best_quarter}
     for key in varied(ended):
         rows = [row for row in ended if key in row.values]
-        by_value: defaultdict[str, list[float]] = defaultdict(list)
-        for row in rows:
-            by_value[written(row.values[key])].append(_first(row))
+        by_value = grouped((written(row.values[key]), _first(row)) for row in rows)
         numbers = numbers_of([row.values[key] for row in rows])
         most = min(_MOST_VALUES, max(_FEW_VALUES, len(rows) // 2))
         if len(by_value) > most and numbers:
@@ -393,10 +389,8 @@ def _in_parts(pairs: Sequence[tuple[float, TrialRecord]], top: Set[int]) -> tupl
 def _point(group: int, rows: Sequence[TrialRecord]) -> PointResult:
     ended = finished(rows)
     values = {key: value for key, value in rows[0].values.items() if key not in REPEATS}
-    folds: defaultdict[int, list[float]] = defaultdict(list)
-    for row in ended:
-        if isinstance(fold := row.values.get(FOLD), int):
-            folds[fold].append(_first(row))
+    in_folds = [row for row in ended if isinstance(row.values.get(FOLD), int)]
+    folds = grouped((int(row.values[FOLD]), _first(row)) for row in in_folds)
     return PointResult(
         group=group,
         values=values,

@@ -22,7 +22,7 @@ from headrace.suites.points import PointSource
 from headrace.suites.records import PRUNED, Added, SuiteSummary
 from headrace.suites.suite_state import Controls, SuiteState, TrialState
 from headrace.suites.trial_order import Eta, trial_order
-from headrace.suites.trial_policy import Glances, folder_of, never_begun, summary
+from headrace.suites.trial_policy import Glances, folder_of, never_begun
 
 AGAIN = "Run them again: headrace suite retry, then headrace resume or clear the task in Airflow."
 _LOOK_EVERY_S = 1.0
@@ -160,7 +160,7 @@ class SuiteDriver(ABC):
         )
         self._events.note(
             *(
-                never_begun(row, time.time(), "Cancelled", FailureClass.CANCELLED)
+                never_begun(row, "Cancelled", FailureClass.CANCELLED)
                 for row in unwanted
                 if row.state is StepState.QUEUED
             )
@@ -177,20 +177,30 @@ class SuiteDriver(ABC):
             self._events.note(*(Added(trial=trial) for trial in block))
 
     def _most_to_begin(self) -> int:
-        if self._controls.is_paused or self._leaves or self._has_too_many_failures:
+        if self._controls.whole.is_paused or self._leaves or self._has_too_many_failures:
             return 0
-        limit = self._controls.limit
+        limit = self._controls.whole.limit
         if limit is None:
             return len(self._queue)
         return min(max(limit - len(self.suite_state.running), 0), len(self._queue))
 
     def _summary(self, eta: Eta | None) -> SuiteSummary:
-        is_paused, total = self._controls.is_paused, self._source.total
-        return summary(self.suite_state, self._glances, total, eta, is_paused=is_paused)
+        suite_state = self.suite_state
+        best = suite_state.shown_best
+        return SuiteSummary(
+            total=self._source.total,
+            counts={state: count for state, count in suite_state.counts.items() if count},
+            paused=self._controls.whole.is_paused,
+            running=self._glances.shown(suite_state.running),
+            best=best.trial.number if best else None,
+            best_value=best.objectives[0] if best else None,
+            eta_s=eta and eta.seconds,
+            eta_error_s=eta and eta.half_s,
+        )
 
     def _eta(self) -> Eta | None:
         left = partial(self._order.left, self.suite_state, self._glances.done, self._source.total)
-        return None if self._controls.is_paused else inform(self._run, "time left", left, Eta)
+        return None if self._controls.whole.is_paused else inform(self._run, "time left", left, Eta)
 
     def _tell(self) -> None:
         suite_state = self.suite_state

@@ -7,26 +7,23 @@ presumed lost, finds another name in the owner's file and stops.
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 
 from headrace.errors import StepCancelledError
 from headrace.files.atomic import read_text, write_text
 from headrace.files.layout import RunFolder
-from headrace.files.sharing import open_to_read, private_mode
+from headrace.files.sharing import private_mode
 from headrace.states import FailureClass, StepState
 from headrace.suites.points import PointSource
-from headrace.suites.records import ENTRY, Ended, Entry
+from headrace.suites.records import Ended, Entry, entries_in
 from headrace.suites.schedule import Queue, Resources
 from headrace.suites.suite_state import SuiteState, TrialState
 from headrace.suites.trial_policy import never_begun
-
-logger = logging.getLogger(__name__)
 
 _SYNC_EVERY_S = 1.0
 _BLOCK = 2**20
@@ -61,13 +58,8 @@ class Journal:
         os.close(self._handle)
 
     def entries(self) -> Iterator[Entry]:
-        """Yield the entries, the oldest first; damaged lines are left out."""
-        with open_to_read(self._run.journal) as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    yield ENTRY.validate_json(line)
-                except ValidationError:
-                    logger.warning("Line %d of %s is damaged", number, self._run.journal)
+        """Return the entries, the oldest first; malformed lines are left out."""
+        return entries_in(self._run.journal)
 
     def add(self, *entries: Entry) -> None:
         """Append in one write.
@@ -190,7 +182,7 @@ class EventWriter:
                 continue
             needs = self._needs.needs(row.trial.values)
             if why := self._needs.why_never(needs):
-                never.append(never_begun(row, time.time(), why, FailureClass.USER_ERROR))
+                never.append(never_begun(row, why, FailureClass.USER_ERROR))
             else:
                 self.queue.push(number, needs, avoids=row.avoids, priority=row.priority)
         self.note(*never)

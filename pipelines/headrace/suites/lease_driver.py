@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from headrace.checkpoints.files import progress_in
 from headrace.clusters.cancellable_call import GRACE_S
+from headrace.clusters.node_calls import Node
 from headrace.clusters.shared_calls import EndedCall, SharedCalls
 from headrace.errors import HeadraceError, LeaseEndsError, StepError
 from headrace.files.atomic import is_there, read_text
@@ -17,7 +18,7 @@ from headrace.steps.context import StepContext
 from headrace.steps.mailbox import StepResult
 from headrace.suites.driver import SuiteDriver
 from headrace.suites.event_log import Journal
-from headrace.suites.nodes import AskedNode, Capacity, SuiteNodes
+from headrace.suites.nodes import Capacity, SuiteNodes
 from headrace.suites.points import AssignedTrials, PointSource
 from headrace.suites.records import Ended, Started, SuiteSummary, TrialJob, Withdrawn
 from headrace.suites.schedule import Placement, place
@@ -92,7 +93,7 @@ class LeaseDriver(SuiteDriver):
         self._nodes.ask_for(self._queue.kinds(), self._most_to_begin())
 
     def _num_wanted(self) -> int:
-        most = min(self._nodes.most_at_once(), self._controls.limit or sys.maxsize)
+        most = min(self._nodes.most_at_once(), self._controls.whole.limit or sys.maxsize)
         return most - len(self.suite_state.running) - len(self._queue)
 
     def _see_to_orphans(self) -> None:
@@ -155,8 +156,8 @@ class LeaseDriver(SuiteDriver):
     def _take(self, calls: Iterable[EndedCall]) -> None:
         entries = []
         for call in calls:
-            if isinstance(call.tag, AskedNode):
-                if self._nodes.joined(call.tag.node, call.result, call.error):
+            if isinstance(call.tag, Node):  # it was asked for its capacity
+                if self._nodes.joined(call.tag, call.result, call.error):
                     self._events.enqueue()
             elif isinstance(call.tag, int):
                 row = self.suite_state.rows[call.tag]

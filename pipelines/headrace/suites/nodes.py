@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
@@ -31,13 +31,6 @@ _USED_SHARE = 0.9  # what a trial took is not all that the next one may take
 _PATIENCE_S = 5.0  # for a node that is asked
 
 Capacity = Callable[[], "NodeCapacity"]
-
-
-@dataclass(frozen=True)
-class AskedNode:
-    """Names the call that asks a node for its capacity."""
-
-    node: Node
 
 
 class SuiteNodes(Needs):
@@ -89,7 +82,7 @@ class SuiteNodes(Needs):
         for name, node in there.items():
             if name not in self._nodes:
                 self._asked_s = time.monotonic()
-                self._calls.begin(AskedNode(node), node, self._capacity)
+                self._calls.begin(node, node, self._capacity)
         self._nodes = there
         left_s = self._calls.left_s()
         for name, resources in self._resources.items():
@@ -230,6 +223,16 @@ def needs_of(
         cpus=ranks * role.threads_per_rank,
         alone=nodes > 1,
     )
+
+
+def slots_of(recipe: Recipe, role: Role) -> int:
+    """Return how many trials a role has room for at once, as far as known without its nodes."""
+    suite, num_gpus = recipe.suite or SuiteSpec(), role.batch.gpus_per_node
+    per_gpu = suite.trials_per_gpu if isinstance(suite.trials_per_gpu, int) else 1
+    cpus = [*os.sched_getaffinity(0)] if role.is_here else range(role.cpus_per_node)
+    node = NodeResources("", num_gpus or role.ranks_per_node, cpus, suite.trials_per_node)
+    needs = needs_of(recipe, role, {}, bool(num_gpus), per_gpu)
+    return max(role.nodes * max(node.holds(needs), 1) // needs.nodes, 1)
 
 
 def fitting(gpu_bytes: int | None, taken_bytes: int | None, before: int) -> int:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, TypeAdapter
+from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 
+from headrace.errors import words_of
+from headrace.files.lines import whole_lines
 from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.recipe.base import MAX_COUNT, Parallel
 from headrace.record import Figures, Record
 from headrace.states import FailureClass, StepState
 from headrace.steps.retry_policy import Attempt
+
+logger = logging.getLogger(__name__)
+
+BLOCK_BYTES = 2**24
+"""Most bytes of an event log that are read at once."""
 
 Point = dict[str, JsonValue]
 """Values by dotted key of the recipe."""
@@ -193,6 +203,29 @@ Entry = Annotated[
 
 ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
 """Reads a line of `trials.jsonl`."""
+
+
+def entries_from(journal: Path, begin: int) -> tuple[list[Entry], int]:
+    """Return the next entries of an event log from a byte on, and the byte behind them.
+
+    Malformed lines are left out. The list is empty if the file does not exist.
+    """
+    lines, end = whole_lines(journal, begin, BLOCK_BYTES)
+    entries: list[Entry] = []
+    for line in lines:
+        try:
+            entries.append(ENTRY.validate_json(line))
+        except ValidationError as error:
+            logger.warning("%s has a malformed line: %s", journal, words_of(error))
+    return entries, end
+
+
+def entries_in(journal: Path) -> Iterator[Entry]:
+    """Yield all entries of an event log, the oldest first; see `entries_from`."""
+    begin, (entries, end) = 0, entries_from(journal, 0)
+    while end > begin:
+        yield from entries
+        begin, (entries, end) = end, entries_from(journal, end)
 
 
 class Control(Figures):

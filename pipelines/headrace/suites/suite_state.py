@@ -226,7 +226,7 @@ class SuiteState:
 
 @dataclass
 class SiteControl:
-    """Commands to one of several sites."""
+    """Commands to a suite, or to one of its several sites."""
 
     is_paused: bool = False
     """Whether no more trials start there."""
@@ -240,18 +240,17 @@ class Controls:
     """Reads new lines of `controls.jsonl` of a suite.
 
     Attributes:
-        is_paused: Whether no more trials start.
         is_closed: Of a part: whether no more trials are assigned to it.
-        limit: Most trials at once; None: no limit.
         sites: Commands to each of several sites.
+        whole: Commands to the suite.
     """
 
     def __init__(self, run: RunFolder, limit: int | None) -> None:
         self._path = run.controls
         self._offset = self._lines = 0
-        self.is_paused = self.is_closed = False
-        self.limit = limit
-        self.sites: defaultdict[str, SiteControl] = defaultdict(SiteControl)
+        self.is_closed = False
+        self.whole = SiteControl(limit=limit)
+        self.sites = defaultdict[str, SiteControl](SiteControl, {"": self.whole})
 
     def apply_commands(self, suite_state: SuiteState, add: AddPoint) -> list[Entry]:
         """Return the entries of commands since the last call; set pause and limit.
@@ -295,21 +294,16 @@ class Controls:
         return [*added, applied]
 
     def _set(self, control: Control, suite_state: SuiteState) -> None:
-        if control.what in ("pause", "resume"):
-            self.is_paused = control.what == "pause"
-        elif control.what == "limit":
-            self.limit = control.limit
-        elif control.what in ("assign", "close"):
-            self.is_closed = control.what == "close"
-        elif control.what == "limit-site":
-            self.sites[control.site].limit = control.limit
-        elif control.what.endswith("-site"):
-            site = self.sites[control.site]
-            site.is_paused = control.what != "resume-site"
-            site.leaves = control.what == "leave-site"
-        elif control.what in ("cancel", "retry", "add"):
+        what, place = control.what.removesuffix("-site"), self.sites[control.site]
+        if what in ("pause", "resume", "leave"):
+            place.is_paused, place.leaves = what != "resume", what == "leave"
+        elif what == "limit":
+            place.limit = control.limit
+        elif what in ("assign", "close"):
+            self.is_closed = what == "close"
+        elif what in ("cancel", "retry", "add"):
             is_all = suite_state.is_cancelled or not control.numbers
-            suite_state.is_cancelled = control.what == "cancel" and is_all
+            suite_state.is_cancelled = what == "cancel" and is_all
 
     def _new(self) -> Iterator[tuple[int, Control]]:
         """Yield commands with their line numbers; malformed lines are left out."""

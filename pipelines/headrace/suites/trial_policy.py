@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from itertools import cycle, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.clusters.shared_calls import EndedCall
 from headrace.errors import LeaseEndsError, LeaseTakenError, StepError
@@ -21,11 +21,8 @@ from headrace.steps import mailbox
 from headrace.steps.mailbox import StepResult, StepStatus
 from headrace.steps.retry_policy import decide
 from headrace.steps.run import failure_of
-from headrace.suites.records import PRUNED, Ended, OfAttempt, RunningTrial, Started, SuiteSummary
-from headrace.suites.suite_state import SuiteState, TrialState
-
-if TYPE_CHECKING:
-    from headrace.suites.trial_order import Eta
+from headrace.suites.records import PRUNED, Ended, OfAttempt, RunningTrial, Started
+from headrace.suites.suite_state import TrialState
 
 logger = logging.getLogger(__name__)
 
@@ -121,9 +118,9 @@ def judge(
     return entry.model_copy(update=changes)
 
 
-def never_begun(row: TrialState, at: float, why: str, failure_class: FailureClass) -> Ended:
+def never_begun(row: TrialState, why: str, failure_class: FailureClass) -> Ended:
     """Return the entry of a waiting trial that will not start: cancelled, or impossible here."""
-    is_cancelled = failure_class is FailureClass.CANCELLED
+    at, is_cancelled = time.time(), failure_class is FailureClass.CANCELLED
     return Ended(
         number=row.trial.number,
         attempt=row.attempts,
@@ -235,23 +232,6 @@ class Glances:
             waits=status.progress.phase if status.state is StepState.QUEUED else "",
             metrics=dict(islice(status.metrics.items(), _SHOWN_METRICS)),
         )
-
-
-def summary(
-    suite_state: SuiteState, glances: Glances, total: int, eta: Eta | None, *, is_paused: bool
-) -> SuiteSummary:
-    """Return the summary of a suite; `total` includes trials to come."""
-    best = suite_state.shown_best
-    return SuiteSummary(
-        total=total,
-        counts={state: count for state, count in suite_state.counts.items() if count},
-        paused=is_paused,
-        running=glances.shown(suite_state.running),
-        best=best.trial.number if best else None,
-        best_value=best.objectives[0] if best else None,
-        eta_s=eta and eta.seconds,
-        eta_error_s=eta and eta.half_s,
-    )
 
 
 _UNKNOWN = StepStatus(state=StepState.QUEUED)

@@ -104,7 +104,6 @@ def once(trials: list[SimulatedJob], *nodes: Nodes, seed: int = 0, **changes: ob
 def test_one_node_takes_the_sum_and_many_take_the_longest():
     one = once(jobs(*SECONDS), Nodes(count=1, usd_per_hour=HOUR_S))
     assert (one.makespan_s, one.usd, one.utilisation) == (18.0, 18.0, 1.0)
-    assert one.mean_wait_s == (0 + 5 + 9 + 12 + 15) / 5
     many = once(jobs(*SECONDS), Nodes(count=9, usd_per_hour=HOUR_S))
     assert (many.makespan_s, many.usd) == (5.0, 18.0)  # nodes that are done are given back
 
@@ -123,23 +122,6 @@ def test_orders_are_kept_and_longest_first_meets_the_bound_of_graham():
         shares = (np.bincount(each, weights=seconds, minlength=3).max() for each in places)
         best = min(itertools.islice(shares, 0, 3**8))  # the first may stay on the first
         assert once(jobs(*seconds), Nodes(count=3)).makespan_s <= best * (4 / 3 - 1 / 9) + 1e-9
-
-
-def test_waits_are_those_of_an_m_m_1_queue():
-    """Mean wait in the queue is rho / (mu - lambda); here 0.5 s. Source: Kleinrock, 1975."""
-    means = []
-    for seed in range(8):
-        random = np.random.default_rng(seed)
-        at = np.cumsum(random.exponential(2.0, 4000))
-        sizes = random.exponential(2 / 3, 4000)
-        trials = [
-            SimulatedJob(seconds=size, at_s=time) for size, time in zip(sizes, at, strict=True)
-        ]
-        means.append(once(trials, Nodes(count=1), order="given").mean_wait_s)
-    rate, service = 0.5, 1.5
-    error = np.std(means, ddof=1) / np.sqrt(len(means))
-    assert abs(np.mean(means) - rate / service / (service - rate)) < 3 * error
-    assert error < 0.03
 
 
 def test_trials_on_one_gpu_slow_each_other_only_while_they_share_it():
@@ -170,8 +152,6 @@ def test_a_time_limit_is_filled_up_and_longer_trials_go_on_in_the_next_node():
     limited = Nodes(count=1, walltime_s=10.0, boot_s=1.0, usd_per_hour=HOUR_S)
     filled = once(jobs(6, 5, 2), limited, restart_s=0.5)  # 6 and 2 in the first node
     assert (filled.makespan_s, filled.usd) == (10 + 1 + 5.5, 16.5)
-    cut = once(jobs(6, 5, 2), limited, restart_s=0.5, backfill=False)  # 5 is cut after 2 s
-    assert cut.makespan_s == 10 + 1 + 3.5 + 2.5
     long = once(jobs(20), limited, restart_s=0.5)
     assert long.makespan_s == pytest.approx(20 + 3 * 1.5)  # 8.5, 8.5 and 3 of it
     assert long.waste == pytest.approx(4.5 / 24.5)

@@ -17,6 +17,7 @@ from headrace.errors import UserError
 from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.lifecycle import finish_run
+from headrace.runs.prediction import Forecast
 from headrace.runs.runs import Run
 from headrace.states import StepState
 from headrace.status.run_list import runs_page
@@ -24,7 +25,7 @@ from headrace.steps.mailbox import Progress, StepStatus
 from headrace_airflow import eta_changes as module
 from headrace_airflow.eta_changes import ReportedEta, eta_changes
 from headrace_foresight import forecast
-from headrace_foresight.forecast import Forecast, Running, corrected, duration_s, durations, eta
+from headrace_foresight.forecast import Running, corrected, duration_s, durations, eta
 from support.command_line import headrace
 from support.factories import prediction
 from support.runs import make_run, running
@@ -172,9 +173,9 @@ def test_the_middle_of_one_uncertain_duration_is_its_median(kind):
 
 
 def test_the_interval_of_a_suite_grows_with_what_all_its_trials_may_be_wrong_by():
-    own = eta([Forecast(seconds=10.0, spread=0.2)] * 400, 4, seed=1)
-    together = eta([Forecast(seconds=10.0, shared=0.2)] * 400, 4, seed=1)
-    assert own == eta([Forecast(seconds=10.0, spread=0.2)] * 400, 4, seed=1)
+    own = eta([Forecast(seconds=10.0, spread=0.2)] * 400, 4)
+    together = eta([Forecast(seconds=10.0, shared=0.2)] * 400, 4)
+    assert own == eta([Forecast(seconds=10.0, spread=0.2)] * 400, 4)
     assert own.half_s / own.seconds < 0.02
     assert together.half_s / together.seconds == pytest.approx(math.sinh(1.28 * 0.2), rel=0.25)
 

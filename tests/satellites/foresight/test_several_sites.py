@@ -12,16 +12,23 @@ import pytest
 
 from headrace.errors import UserError
 from headrace.files.atomic import write_record
+from headrace.ledger.ledger import open_ledger
 from headrace.multi_site.parts import make_part
 from headrace.recipe.load import load_recipe
 from headrace.runs.planning import note_prediction
-from headrace.runs.prediction import ExpectedSite, Frontier, FrontierPoint, Interval
+from headrace.runs.prediction import (
+    ExpectedSite,
+    Forecast,
+    Frontier,
+    FrontierPoint,
+    Interval,
+)
 from headrace.runs.runs import open_run
+from headrace.states import LeaseState
 from headrace.suites.records import Assigned
 from headrace.suites.site_plan import PlanInput, SitesPlan, plan
 from headrace.suites.suite_state import SuiteState
 from headrace_foresight.durations import filling
-from headrace_foresight.forecast import Forecast
 from headrace_foresight.past_attempts import is_alike, recipe_of
 from headrace_foresight.scenario import Nodes, Outcome, Scenario, SimulatedJob
 from headrace_foresight.simulate import simulate
@@ -30,7 +37,8 @@ from headrace_foresight.site_outcomes import site_outcomes
 from headrace_foresight.site_pace import speeds_of
 from headrace_foresight.suite_order import ForecastOrder
 from headrace_foresight.trial_forecast import expected_of
-from headrace_foresight.what_if import Place, Question, answer
+from headrace_foresight.what_if import Question, answer
+from headrace_foresight.work_ahead import nodes_of
 from support import suite_journal
 from support.command_line import headrace
 from support.factories import built_in, write_site
@@ -128,10 +136,14 @@ def test_a_suite_whose_budget_is_used_up_never_ends():
 
 
 def test_policies_are_compared_with_what_each_site_costs():
-    aws = Place(name="aws", usd_per_hour=1.0, is_own=False, nodes=4)
+    aws = Nodes(site="aws", usd_per_hour=1.0, is_own=False, count=4)
     trials = [Forecast(seconds=HOUR_S)] * 10
     rows = answer(
-        Question(trials=trials, places=(Place(name="lab"), aws), policies=("own-first", "spread"))
+        Question(
+            trials=trials,
+            places=(Nodes(site="lab", usd_per_hour=None), aws),
+            policies=("own-first", "spread"),
+        )
     )
     own, spread = rows
     assert (own.makespan_s.mean, own.usd and own.usd.mean) == (10 * HOUR_S, 0.0)
@@ -140,6 +152,25 @@ def test_policies_are_compared_with_what_each_site_costs():
     assert (spread.is_fastest, own.is_cheapest) == (True, True)
     with pytest.raises(UserError, match="'fast' is not known"):
         answer(Question(trials=trials, policies=("fast",)))
+
+
+def test_nodes_that_are_rented_are_used_only_for_a_deadline(headrace_home: Path):
+    ec2 = {"region": "us-east-1", "image": "ami-1", "instance_types": ["g5.xlarge"]}
+    ec2 |= {"prices": {"g5.xlarge": {"on-demand": 2.0}}, "prices_as_of": "2026-06-17"}
+    role = {"backend": "ec2", "nodes": 4, "lifetime": "1h", "ec2": ec2}
+    folder = str(headrace_home / "aws")
+    write_site(headrace_home, "aws", roles={"trainer": role}, folder=folder)
+    lease_id = lease_on_disk(
+        make_run(site="aws", overrides=("train.role=trainer", "pack_role=trainer")), "trainer"
+    )
+    asked_at = open_ledger().lease(lease_id).created_at
+    open_ledger().set_lease_state(lease_id, LeaseState.READY, ready_at=asked_at + 90.0)
+    aws = nodes_of("aws")
+    assert (aws.is_own, aws.usd_per_hour, aws.boot_s) == (False, 2.0, pytest.approx(90.0))
+    sites = ("--site", "laptop", "--site", "aws", "--policy", "own-first,spread")
+    shown = headrace("what-if", "--duration", "1h", "--trials", "8", *sites, "--json")
+    own, spread = json.loads(shown.stdout)
+    assert own["usd_of"]["aws"]["mean"] == 0 < spread["usd_of"]["aws"]["mean"]
 
 
 def past_run(site: str, seconds: float) -> None:

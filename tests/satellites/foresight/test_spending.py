@@ -19,7 +19,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.runs.usage import note_usage
 from headrace.states import LeaseState, StepState
 from headrace.steps.mailbox import StepResult
-from headrace_foresight.lifetime import Pace, expected_loss, loss_in_words
+from headrace_foresight.lifetime import expected_loss, loss_in_words
 from headrace_foresight.ownership import Cluster, costs_per_year, usd_per_hour
 from support.command_line import headrace
 from support.factories import built_in, write_site
@@ -132,6 +132,7 @@ _EC2 |= {"markets": ["spot"]}
 
 _NODES = 2
 _ONE = Interruptions(per_hour=0.05, source="somebody")
+_KNOWN = {"step_s": 3.0, "start_s": 120.0}
 
 
 def _recipe(*changes: str) -> Recipe:
@@ -139,39 +140,40 @@ def _recipe(*changes: str) -> Recipe:
 
 
 @pytest.mark.parametrize(
-    ("changes", "pace", "steps", "seconds"),
+    ("changes", "times", "steps", "seconds"),
     [
-        ((), Pace(step_s=3.0, start_s=120.0), 50.0, 270.0),
-        (("trainer.checkpoint_every_steps=20",), Pace(step_s=3.0, start_s=120.0), 10.0, 150.0),
-        (("trainer.max_steps=30",), Pace(step_s=3.0, start_s=120.0), 15.0, 165.0),
-        ((), Pace(start_s=120.0), 50.0, 120.0),
-        ((), Pace(step_s=3.0), 50.0, 450.0),
+        ((), _KNOWN, 50.0, 270.0),
+        (("trainer.checkpoint_every_steps=20",), _KNOWN, 10.0, 150.0),
+        (("trainer.max_steps=30",), _KNOWN, 15.0, 165.0),
+        ((), {"start_s": 120.0}, 50.0, 120.0),
+        ((), {"step_s": 3.0}, 50.0, 450.0),
     ],
 )
 def test_half_of_what_lies_between_two_checkpoints_is_done_again(
-    changes: tuple[str, ...], pace: Pace, steps: float, seconds: float
+    changes: tuple[str, ...], times: dict[str, float], steps: float, seconds: float
 ):
     """pains 23."""
-    found = expected_loss(_recipe(*changes), _NODES, _ONE, pace)
+    found = expected_loss(_recipe(*changes), _NODES, _ONE, **times)
     assert (found.steps, found.seconds) == (steps, seconds)
 
 
 def test_all_nodes_of_a_gang_are_interrupted_when_one_is():
-    pace = Pace(step_s=3.0, start_s=120.0)
-    found = expected_loss(_recipe(), _NODES, _ONE, pace)
+    found = expected_loss(_recipe(), _NODES, _ONE, **_KNOWN)
     assert found.per_hour == pytest.approx(0.1)
     assert found.share == pytest.approx(27 / 3627)  # 0.1 x 270 s for each hour of work
 
 
 def test_the_line_says_what_is_known_and_what_is_assumed():
-    told = loss_in_words(_recipe(), _NODES, _ONE, Pace(step_s=3.0, start_s=120.0))
+    loss = expected_loss(_recipe(), _NODES, _ONE, **_KNOWN)
+    told = loss_in_words(_recipe(), _NODES, _ONE, loss)
     assert told == (
         "spot: an interruption costs a start of 0:02:00 and, if its notice does not come in "
         "time, 0:02:30: 50 steps (half of trainer.checkpoint_every_steps, 100); 0.1 "
         "interruptions per hour of 2 nodes (somebody) take 0.74 % of the time"
     )
     often = Interruptions(per_hour=1.0, source="somebody")
-    told = loss_in_words(_recipe("trainer.max_steps=30"), _NODES, often, Pace())
+    recipe = _recipe("trainer.max_steps=30")
+    told = loss_in_words(recipe, _NODES, often, expected_loss(recipe, _NODES, often))
     assert "a start of 0:05:00 (assumed) and" in told
     assert "15 steps (half of trainer.max_steps, 30: no checkpoint comes before)" in told
     assert "2 interruptions per hour of 2 nodes (somebody) take at " in told
@@ -182,9 +184,9 @@ def test_what_a_script_loses_is_its_own():
     recipe = _recipe()
     train = recipe.train.model_copy(update={"script": "train.py"})
     recipe = recipe.model_copy(update={"model": None, "train": train})
-    pace = Pace(step_s=3.0, start_s=120.0)
-    assert expected_loss(recipe, _NODES, _ONE, pace).seconds == 120.0
-    assert "two checkpoints of the script" in loss_in_words(recipe, _NODES, _ONE, pace)
+    loss = expected_loss(recipe, _NODES, _ONE, **_KNOWN)
+    assert loss.seconds == 120.0
+    assert "two checkpoints of the script" in loss_in_words(recipe, _NODES, _ONE, loss)
 
 
 def test_plan_reckons_with_earlier_runs(headrace_home: Path):

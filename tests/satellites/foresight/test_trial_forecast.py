@@ -10,11 +10,12 @@ import pytest
 
 from headrace.recipe.load import load_recipe
 from headrace.recipe.recipe import Recipe
+from headrace.runs.prediction import Forecast
 from headrace.states import StepState
 from headrace.suites.records import Added, Ended, Started
 from headrace.suites.schedule import NodeResources, Queue, Resources, place
 from headrace.suites.suite_state import SuiteState, TrialState
-from headrace_foresight.forecast import Forecast, features_of
+from headrace_foresight.forecast import features_of
 from headrace_foresight.past_attempts import PastAttempt, Steps
 from headrace_foresight.pruning import rule_shares
 from headrace_foresight.suite_order import ForecastOrder

@@ -18,7 +18,7 @@ from headrace.steps.history import HistoryRow, training_file
 from headrace.suites.records import Added, Ended, Trial
 from headrace_foresight.past_attempts import alike_of, earlier, past_of
 from headrace_foresight.prediction import predict
-from headrace_foresight.work_ahead import place_of, places_of, suite_ahead, work_of
+from headrace_foresight.work_ahead import nodes_of, places_of, suite_ahead, work_of
 from support.command_line import headrace
 from support.factories import built_in, write_site
 from support.past_runs import step_ended
@@ -201,23 +201,25 @@ def test_places_are_counted_by_what_a_trial_takes(headrace_home: Path):
         ("{grid: {seed: [1]}, trials_per_gpu: 3}", 12),
         ("{grid: {seed: [1]}, max_running: 3}", 3),
     ):
-        assert places_of(load_recipe("digits", [f"+suite={suite}"]), role) == places
-    wide = load_recipe("digits", ["+suite={grid: {seed: [1]}}", "train.ranks_per_node=2"])
+        recipe = load_recipe("digits", [f"+suite={suite}", "trainer.accelerator=gpu"])
+        assert places_of(recipe, role) == places
+    words = ("+suite={grid: {seed: [1]}}", "train.ranks_per_node=2", "trainer.accelerator=gpu")
+    wide = load_recipe("digits", words)
     assert places_of(wide, role) == 2
 
 
 def test_a_place_is_as_its_leases_were(headrace_home: Path):
-    assert place_of("laptop").boot_s == 0.0
+    assert nodes_of("laptop").boot_s == 0.0
     run = make_run()
     lease_id = lease_on_disk(run, "gpu")
     asked_at = open_ledger().lease(lease_id).created_at
     open_ledger().set_lease_state(lease_id, LeaseState.READY, ready_at=asked_at + 7.0)
-    place = place_of("laptop")
-    assert (place.nodes, place.gpus, place.queue_s) == (1, 2, 0.0)
+    place = nodes_of("laptop")
+    assert (place.count, place.gpus, place.queue_s) == (1, 2, 0.0)
     assert place.boot_s == pytest.approx(7.0)
     assert place.usd_per_hour is None
     roles = built_in("sites", "slurm-dev")["roles"]
     roles["gpu"]["price"] = {"usd_per_node_hour": 1.5}
     write_site(headrace_home, "priced", like="slurm-dev", roles=roles)
-    priced = place_of("priced")
+    priced = nodes_of("priced")
     assert (priced.usd_per_hour, priced.spot_usd_per_hour) == (1.5, None)

@@ -19,7 +19,6 @@ from headrace.ledger.attempt_usage import AttemptUsage
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord
 from headrace.ledger.usage_records import IDLE
-from headrace.runs import trials
 from headrace.runs.lifecycle import recorded
 from headrace.runs.runs import Run
 from headrace.runs.trials import note_trials
@@ -27,6 +26,7 @@ from headrace.runs.usage import note_usage
 from headrace.runs.usage_shares import Span, shares
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps.mailbox import StepResult, StepStatus
+from headrace.suites import records
 from headrace.suites.records import Added, CommandsApplied, Ended, Entry, Trial
 from support.ledger_rows import USED_AT, attempt_row, lease_row, machine_row, run_row, usage_row
 from support.suite_journal import added, ended, failed, journal, make_suite, started
@@ -345,7 +345,7 @@ def test_a_ledger_that_was_lost_is_filled_anew(headrace_home, monkeypatch: pytes
 def test_several_readers_at_once_and_parts_of_any_size_give_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(trials, "_PART_BYTES", 2000)
+    monkeypatch.setattr(records, "BLOCK_BYTES", 2000)
     run = make_suite()
     for number in range(1, 31):
         journal(run.folder, added(number), started(number), ended(number, float(number)))

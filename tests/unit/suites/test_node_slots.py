@@ -22,7 +22,7 @@ from headrace.states import StepState
 from headrace.steps import mailbox
 from headrace.suites import node_slots
 from headrace.suites.node_slots import NodeCapacity, SharedGpus, gpus_at, part_of
-from headrace.suites.nodes import AskedNode, SuiteNodes
+from headrace.suites.nodes import SuiteNodes
 from headrace.suites.schedule import Placement
 from support.waiting import wait_until
 
@@ -173,7 +173,7 @@ class _Calls:
     def left_s(self) -> dict[str, float]:
         return {"node-1": 60.0} if "node-0" in self.names else {}
 
-    def begin(self, tag: AskedNode, node: Node, function: Callable[..., Any]) -> None:
+    def begin(self, tag: Node, node: Node, function: Callable[..., Any]) -> None:
         self.asked.append(node)
 
     def drop_lost(self, nodes: tuple[Node, ...]) -> list[EndedCall]:

@@ -56,11 +56,11 @@ def test_pause_and_limit_are_as_they_were_asked_last(run: RunFolder) -> None:
     _ask(run, "pause")
     _ask(run, "limit", limit=7)
     _note_commands(controls, suite_state)
-    assert (controls.is_paused, controls.limit) == (True, 7)
+    assert (controls.whole.is_paused, controls.whole.limit) == (True, 7)
     _ask(run, "limit")
     _ask(run, "resume")
     _note_commands(controls, suite_state)
-    assert (controls.is_paused, controls.limit) == (False, None)
+    assert (controls.whole.is_paused, controls.whole.limit) == (False, None)
 
 
 def test_retry_and_cancel_take_those_that_they_can(run: RunFolder) -> None:
@@ -113,7 +113,7 @@ def test_a_later_driver_does_not_heed_twice_but_stays_paused(run: RunFolder) -> 
     suite_state.take(failed(1))
     later = Controls(run, None)
     assert _note_commands(later, suite_state) == []
-    assert (later.is_paused, suite_state.rows[1].state.value, len(suite_state.rows)) == (
+    assert (later.whole.is_paused, suite_state.rows[1].state.value, len(suite_state.rows)) == (
         True,
         "failed",
         2,
@@ -184,7 +184,7 @@ def test_a_damaged_line_costs_that_line(run: RunFolder, caplog: pytest.LogCaptur
     with Journal(run, "second") as journal:
         suite_state = _state_after(journal.entries())
     assert (set(suite_state.rows), set(suite_state.running)) == ({1}, {1})
-    assert "Line 2 of" in caplog.text
+    assert "has a malformed line" in caplog.text
 
 
 def test_an_earlier_writer_writes_no_more(run: RunFolder) -> None:
