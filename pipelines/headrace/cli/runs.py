@@ -220,7 +220,7 @@ def evaluate(  # noqa: PLR0913  options of a command
     alone = ("evaluate.also_checkpoints=[]",) if checkpoint else ()
     chosen = (f"evaluate.checkpoint={checkpoint}",) if checkpoint else ()
     changes = (*alone, *(overrides or ()), *chosen)
-    place = site or run_of_record(found.record).request.site
+    place = site or run_of_record(found.at_site.record).request.site
     more = {"kind": "evaluate", "of": found.name, "watch": watch}
     request = request_of(str(found.folder.recipe), changes, place, **more)
     carry_out(create_run(request), leaving, as_json=as_json)

@@ -278,5 +278,6 @@ def _inputs(run: Run, planned: PlannedStep) -> dict[str, JsonValue]:
         return {"nodes": run.recipe.train.nodes, "options": request.options}
     if not request.of:
         return planned.inputs(outputs_of(run.run_id))
-    watched = {"watched": str(named(request.of).folder.path)} if request.watch else {}
-    return {**planned.inputs(outputs_of(request.of)), **watched}
+    found = named(request.of).at_site
+    watched = {"watched": str(found.folder.path)} if request.watch else {}
+    return {**planned.inputs(outputs_of(found.record.run_id)), **watched}
