@@ -13,6 +13,7 @@ import pytest
 
 from headrace.errors import SiteError, StepError, UnknownNameError, UserError
 from headrace.execution.resume import take_over_changed, take_over_run
+from headrace.execution.step_attempts import _inputs
 from headrace.files.layout import RunFolder
 from headrace.files.lines import append_line
 from headrace.ledger.ledger import open_ledger
@@ -31,6 +32,7 @@ from headrace.runs.runs import Run, open_run
 from headrace.runs.suite_sites import asked_sites
 from headrace.runs.suites import has_more_to_do
 from headrace.states import DRIVER_ROLE
+from headrace.steps.node_facts import software
 from headrace.suites.points import expand, trial_recipe
 from headrace.suites.records import Added, CommandsApplied, Control
 from support.factories import write_site
@@ -64,6 +66,7 @@ def test_a_part_is_made_once_from_the_suites_record(headrace_home: Path) -> None
     assert part.recipe.objectives == suite.recipe.objectives
     assert [step.role for step in steps_of(part.recipe, "part")] == ["gpu", "gpu"]
     assert steps_of(suite.recipe, "suite")[-1].role == DRIVER_ROLE
+    assert _inputs(part, steps_of(part.recipe, "part")[0]) == {"software": software()}
     assert read_provenance(part.folder) == read_provenance(suite.folder)
     first = next(iter(expand(suite.recipe)))
     recipe = trial_recipe(json.loads(part.folder.source.read_bytes()), first.values)
