@@ -46,7 +46,6 @@ logger = logging.getLogger(__name__)
 _MODULE = "headrace.multi_site.part"
 _LOCK = ".part.lock"
 _LOOK_S = 5.0
-_GB = 1e9
 
 
 def start_part(part: Run) -> None:
@@ -153,18 +152,10 @@ def _copy(run: Run, source: Store, target: PackTarget, manifest: Manifest, tick:
     there = {each.name: each.stat().st_size for each in target.folder.shards.iterdir()}
     num_bytes = sum(each.num_bytes for each in manifest.shards)
     require_room(folder, num_bytes - sum(there.values()))
-    price, begun_s = run.site.prices.usd_per_fetched_gb, time.monotonic()
 
     def progress(done: int, total: int) -> None:
         copied = before.copied_bytes + traffic.brought.source_bytes
-        _note(
-            run,
-            done=done,
-            total=total,
-            copied_bytes=copied,
-            copied_s=before.copied_s + time.monotonic() - begun_s,
-            usd=None if price is None else price * copied / _GB,
-        )
+        _note(run, done=done, total=total, copied_bytes=copied)
         tick()
 
     store = GangStore(source, manifest.shards, None, traffic)
