@@ -17,6 +17,9 @@ from headrace.multi_site.parts import make_part
 from headrace.recipe.load import load_recipe
 from headrace.runs.names import named
 from headrace.runs.runs import Run
+from headrace.training.launch_records import TrainingOutcome
+from headrace.training.train_step import completed
+from headrace.training.training_plan import training_fingerprint
 from support.command_line import headrace
 from support.factories import write_site
 from support.many_sites import packed_suite
@@ -24,6 +27,7 @@ from support.past_runs import step_ended
 from support.runs import lease_on_disk, make_run
 from support.shards import write_dataset
 from support.suite_journal import added, ended, journal, started
+from support.training import make_context, make_recipe, make_site
 
 
 @pytest.fixture(autouse=True)
@@ -86,3 +90,25 @@ def test_a_trial_that_nodes_of_another_site_may_not_see_is_refused_at_once(part:
         assert "Name site box." in error.value.hint
     run = make_run(site="lab", overrides=(f"train.init_from={name}",))  # nodes are this machine
     assert run.recipe.train.init_from == str(part.folder.trial(1).checkpoints / "final.ckpt")
+
+
+def test_a_completed_training_that_was_moved_names_its_own_checkpoints(tmp_path: Path) -> None:
+    """And so keeps the hash of its weights, also once the folder that it left is gone."""
+    recipe = make_recipe({"dataset": None, "model": {"_target_": "torch.nn.Identity"}})
+    context = make_context(tmp_path, recipe, make_site(tmp_path))
+    fields = {"image": np.zeros((20, 8, 8), np.uint8), "label": np.arange(20) % 10}
+    manifest = write_dataset(tmp_path / "d", fields, splits={"train": 12, "test": 8})
+    folder = context.run_folder.checkpoints
+    outcome = TrainingOutcome(
+        fingerprint=training_fingerprint(recipe, manifest), epochs=1, steps=5, world_size=1,
+        checkpoint="/left/checkpoints/final.ckpt", weights_xxh3="ab",
+        best_checkpoint="/left/checkpoints/best-000000003.ckpt",
+    )  # fmt: skip
+    write_record(folder / "final.json", outcome)
+    assert completed(context, manifest) is None
+    (folder / "final.ckpt").touch()
+    found = completed(context, manifest)
+    assert found is not None
+    assert found.checkpoint == str(folder / "final.ckpt")
+    assert found.best_checkpoint == str(folder / "best-000000003.ckpt")
+    assert found.weights_xxh3 == "ab"
