@@ -40,11 +40,14 @@ def check(recipe: str, overrides: Sequence[str], sites: str) -> Section:
     try:
         first, changes = asked_sites(recipe, overrides, sites)
         loaded = load_recipe(recipe, changes)
-        suite_sites(loaded, None, account(), is_from_terminal=True)
+        sites = suite_sites(loaded, None, account(), is_from_terminal=True)
         alone_there = loaded.model_copy(update={"suite": None})
         resolved = resolve(alone_there, load_site(first), "train", is_from_terminal=True)
         with tempfile.TemporaryDirectory(prefix="headrace-check-") as folder:
             found += _tried(*resolved, RunFolder(Path(folder)))
+        if others := ", ".join(each for each in sites if each != resolved[1].name):
+            read = f"of {others} only folder, roles and targets were checked"
+            found.append(ok("sites", f"the batch was that of {resolved[1].name}; {read}"))
     except (UserError, DataError) as error:
         found.append(failed("recipe", error))
     found.append(ok("time", f"checked in {time.monotonic() - began_s:.1f} s"))

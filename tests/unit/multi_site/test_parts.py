@@ -12,6 +12,7 @@ from unittest.mock import patch
 import pytest
 
 from headrace.errors import SiteError, StepError, UnknownNameError, UserError
+from headrace.execution import check
 from headrace.execution.resume import take_over_changed, take_over_run
 from headrace.execution.step_attempts import _inputs
 from headrace.files.layout import RunFolder
@@ -286,6 +287,17 @@ def test_sites_of_a_command(
 ) -> None:
     overrides = (f"suite.sites={known}",) if known else ()
     assert asked_sites("digits", overrides, given) == wanted
+
+
+def test_a_check_says_of_which_sites_no_batch_was_tried(
+    headrace_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_sites(headrace_home)
+    monkeypatch.setattr(check, "_tried", lambda *_: iter(()))
+    seen = {each.subject: each.seen for each in check.check("digits", (), "lab,box").findings}
+    assert seen["sites"].startswith("the batch was that of lab; of box only")
+    alone = check.check("digits", (), "lab").findings
+    assert [each.subject for each in alone] == ["time"]
 
 
 def test_the_driver_takes_no_place_of_its_site(headrace_home: Path) -> None:
