@@ -40,12 +40,12 @@ def check(recipe: str, overrides: Sequence[str], sites: str) -> Section:
     try:
         first, changes = asked_sites(recipe, overrides, sites)
         loaded = load_recipe(recipe, changes)
-        sites = suite_sites(loaded, None, account(), is_from_terminal=True)
+        known = suite_sites(loaded, None, account(), is_from_terminal=True)
         alone_there = loaded.model_copy(update={"suite": None})
         resolved = resolve(alone_there, load_site(first), "train", is_from_terminal=True)
         with tempfile.TemporaryDirectory(prefix="headrace-check-") as folder:
             found += _tried(*resolved, RunFolder(Path(folder)))
-        if others := ", ".join(each for each in sites if each != resolved[1].name):
+        if others := ", ".join(each for each in known if each != resolved[1].name):
             read = f"of {others} only folder, roles and targets were checked"
             found.append(ok("sites", f"the batch was that of {resolved[1].name}; {read}"))
     except (UserError, DataError) as error:
