@@ -27,7 +27,7 @@ FOUND = "check.json"
 """File of the run's folder to which the process writes what it found."""
 
 
-def check(recipe: str, overrides: Sequence[str], sites: str) -> Section:
+def check(recipe: str, overrides: Sequence[str], sites: Sequence[str] | None) -> Section:
     """Check a recipe on a site as `run` does; then train on one batch, and evaluate a few samples.
 
     A suite's recipe is checked without its suite, a script is not run. Of several sites all are

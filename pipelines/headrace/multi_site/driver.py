@@ -10,7 +10,7 @@ import math
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -95,7 +95,7 @@ class SitesDriver(SuiteDriver):
         super().__init__(context, journal, source, Needs())  # the parts know them
         self._glances = _PartGlances(self._run, sites)
         self._sites = {each.name: each for each in sites}
-        self._plan = SitesPlan(sites=tuple(SitePlan(name=each.name) for each in sites))
+        self._plan = _no_plan(self._sites)
         self._known: set[tuple[str, int, int, str, float]] = set()
         self._expected_s: dict[int, float] = {}
         self._failed_at = defaultdict[int, set[str]](set)
@@ -390,7 +390,8 @@ class SitesDriver(SuiteDriver):
             states = [each.look.state for each in near]
             is_sent = not any(each.num_unsent for each in near)
             if is_sent and all(state is None or state.is_final for state in states):
-                return
+                break
+        self._plan = _no_plan(self._sites)
 
     def _stop_attempts(self, why: HeadraceError) -> None:
         """Take all trials back; if only the driver's lease ends, the sites go on."""
@@ -413,6 +414,10 @@ class SitesDriver(SuiteDriver):
         if eta is None and math.isfinite(self._plan.makespan_s) and self._plan.makespan_s:
             eta = Eta(seconds=self._plan.makespan_s, half_s=0.3 * self._plan.makespan_s)
         return super()._summary(eta).model_copy(update={"sites": rows})
+
+
+def _no_plan(names: Iterable[str]) -> SitesPlan:
+    return SitesPlan(sites=tuple(SitePlan(name=name) for name in names))
 
 
 def _identity(entry: Started | Ended) -> tuple[str, int, int, str, float]:

@@ -9,7 +9,7 @@ import logging
 import shutil
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -128,7 +128,7 @@ class SiteLink:
                 what = error.what if isinstance(error, HeadraceError) else str(error)
                 if what != self.look.error:
                     logger.warning("Site %s is out of reach: %s", self.name, what)
-                self.look = PartLook(**{**self.look.__dict__, "error": what})
+                self.look = replace(self.look, error=what)
             self.has_read.set()
             self._ends.wait(_ROUND_S)
 
@@ -148,7 +148,8 @@ class SiteLink:
             start_part(part)
             self._is_new = False
         status = part_status(part.folder)
-        if time.monotonic() - self._cost_s > _COST_EVERY_S:
+        has_just_ended = is_over and self.look.state is not record.state
+        if has_just_ended or time.monotonic() - self._cost_s > _COST_EVERY_S:
             cost = inform(part.folder, "cost", partial(run_cost, part.run_id))
             self._usd = cost.usd if cost is not None and not cost.unpriced else None
             self._cost_s = time.monotonic()

@@ -162,7 +162,8 @@ class SiteState:
         look, state = self.link.look, self._state(control)
         running = sum(row.started is not None for row in rows)
         ended = sum(row.state.is_final for row in rows)
-        why = {"unreachable": look.error, "failed": look.why}.get(state, "")
+        again = f"headrace suite site {self.name} --resume continues"
+        why = {"unreachable": look.error, "failed": look.why, "paused": again}.get(state, "")
         return SiteSummary(
             site=self.name,
             state=state,

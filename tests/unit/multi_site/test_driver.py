@@ -120,6 +120,16 @@ def test_a_site_that_is_left_gives_its_trials_to_the_others(tmp_path: Path, cloc
     assert len(taken) >= 2
 
 
+def test_the_sites_of_an_ended_suite_have_no_further_cost(tmp_path: Path, clock: Clock) -> None:
+    suite = _suite(tmp_path, clock)
+    for site in suite.driver._sites.values():
+        site.usd_per_hour = 3.0
+    _until_over(suite)
+    assert suite.driver._is_over()
+    rows = suite.driver._summary(None).sites
+    assert [(each.expected_usd, each.eta_s) for each in rows] == [(0.0, None)] * 2
+
+
 @pytest.mark.parametrize("num_full", [1, 2])
 def test_trials_of_a_site_with_a_full_disk_go_to_others(
     tmp_path: Path, clock: Clock, num_full: int

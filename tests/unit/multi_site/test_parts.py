@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
@@ -20,6 +22,7 @@ from headrace.files.lines import append_line
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
 from headrace.ledger.run_filter import RunFilter
+from headrace.multi_site import site_link
 from headrace.multi_site.part import bring_dataset
 from headrace.multi_site.parts import make_part, trial_at
 from headrace.objects.store import read_manifest_at
@@ -32,10 +35,11 @@ from headrace.runs.provenance import read_provenance
 from headrace.runs.runs import Run, open_run
 from headrace.runs.suite_sites import asked_sites
 from headrace.runs.suites import has_more_to_do
-from headrace.states import DRIVER_ROLE
+from headrace.states import DRIVER_ROLE, StepState
 from headrace.steps.node_facts import software
 from headrace.suites.points import expand, trial_recipe
 from headrace.suites.records import Added, CommandsApplied, Control
+from support.command_line import headrace
 from support.factories import write_site
 from support.ledger_rows import lease_row
 from support.many_sites import DATASET, packed_suite, write_sites
@@ -278,15 +282,55 @@ def test_airflow_names_sites_and_no_files(headrace_home: Path) -> None:
         (" lab , box,", "[a,b]", ("lab", ("suite.sites=[a,b]", "suite.sites=[lab,box]"))),
         ("lab,", "", ("lab", ())),
         ("lab", "[a,b]", ("lab", ("suite.sites=[a,b]", "suite.sites=[]"))),
-        ("", "[a,b]", ("a", ("suite.sites=[a,b]",))),
-        ("", "", ("laptop", ())),
+        (None, "[a,b]", ("a", ("suite.sites=[a,b]",))),
+        (None, "", ("laptop", ())),
     ],
 )
 def test_sites_of_a_command(
-    headrace_home: Path, given: str, known: str, wanted: tuple[str, tuple[str, ...]]
+    headrace_home: Path, given: str | None, known: str, wanted: tuple[str, tuple[str, ...]]
 ) -> None:
     overrides = (f"suite.sites={known}",) if known else ()
-    assert asked_sites("digits", overrides, given) == wanted
+    for sites in ([given], given.split(",")) if given else (None, ()):
+        assert asked_sites("digits", overrides, sites) == wanted
+
+
+@pytest.mark.parametrize("words", [["--site", ","], ["--site", ""], ["--site", "", "--site", " "]])
+def test_sites_without_a_name_are_refused(headrace_home: Path, words: list[str]) -> None:
+    write_sites(headrace_home)
+    with pytest.raises(UserError, match="without a name") as error:
+        headrace("sweep", "digits", "seed=1,2", *words)
+    assert "Valid: box, lab, laptop" in error.value.hint
+
+
+def test_a_full_disk_is_named_without_each_file(headrace_home: Path, tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.py").write_text("V = 1\n")
+    (code / "mine.yaml").write_text(f"train: {{script: {code}/train.py}}\n")
+    suite = packed_suite(headrace_home, recipe=str(code / "mine.yaml"))
+    full = shutil.Error([("a", "b", "[Errno 28] No space left on device: 'a' -> 'b'")] * 2)
+    with patch("shutil.copytree", side_effect=full), pytest.raises(SiteError) as error:
+        make_part(suite, "box")
+    assert error.value.what.endswith("cannot be written: [Errno 28] No space left on device")
+
+
+def test_the_last_cost_of_a_part_is_that_after_its_end(
+    headrace_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = packed_suite(headrace_home)
+    part = make_part(suite, "box")
+    prices = {"usd": 0.05}
+    monkeypatch.setattr(site_link, "start_part", lambda _: None)
+    monkeypatch.setattr(site_link, "run_cost", lambda _: SimpleNamespace(unpriced=0, **prices))
+    link = site_link.SiteLink(suite, "box")
+    link.has_read.wait(30)
+    link.close()
+    prices["usd"] = 0.01
+    link._round()
+    assert link.look.usd == 0.05  # it is asked for every 20 s
+    open_ledger().finish_run(part.run_id, StepState.SUCCEEDED, 1.0)
+    link._round()
+    assert (link.look.usd, link.look.state) == (0.01, StepState.SUCCEEDED)
 
 
 def test_a_check_says_of_which_sites_no_batch_was_tried(
@@ -294,9 +338,9 @@ def test_a_check_says_of_which_sites_no_batch_was_tried(
 ) -> None:
     write_sites(headrace_home)
     monkeypatch.setattr(check, "_tried", lambda *_: iter(()))
-    seen = {each.subject: each.seen for each in check.check("digits", (), "lab,box").findings}
+    seen = {each.subject: each.seen for each in check.check("digits", (), ["lab,box"]).findings}
     assert seen["sites"].startswith("the batch was that of lab; of box only")
-    alone = check.check("digits", (), "lab").findings
+    alone = check.check("digits", (), ["lab"]).findings
     assert [each.subject for each in alone] == ["time"]
 
 
