@@ -92,7 +92,6 @@ class SiteLink:
         self._lock, self._ends = threading.Lock(), threading.Event()
         self._part: Run | None = None
         self._offset, self._cost_s = 0, float("-inf")
-        self._usd: float | None = None
         self._is_new = False
         self.has_read = threading.Event()
         """Set when the journal was read once, or the site cannot be reached."""
@@ -148,10 +147,10 @@ class SiteLink:
             start_part(part)
             self._is_new = False
         status = part_status(part.folder)
-        has_just_ended = is_over and self.look.state is not record.state
+        usd, has_just_ended = self.look.usd, is_over and self.look.state is not record.state
         if has_just_ended or time.monotonic() - self._cost_s > _COST_EVERY_S:
             cost = inform(part.folder, "cost", partial(run_cost, part.run_id))
-            self._usd = cost.usd if cost is not None and not cost.unpriced else None
+            usd = cost.usd if cost is not None and not cost.unpriced else None
             self._cost_s = time.monotonic()
         self.look = PartLook(
             run_id=part.run_id,
@@ -160,7 +159,7 @@ class SiteLink:
             why=_why(part.run_id) or status.why if has_failed else "",
             phase="" if status.phase in ("running", "ended") else status.phase,
             summary=read_record(part.folder.summary, SuiteSummary),
-            usd=self._usd,
+            usd=usd,
             seen_s=time.monotonic(),
         )
 
