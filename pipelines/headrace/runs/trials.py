@@ -18,6 +18,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
 from headrace.ledger.trial_rows import JournalPart, TrialRecord
 from headrace.ledger.usage_records import UsageRecord
+from headrace.record import as_json_values
 from headrace.runs.machine_records import record_machines
 from headrace.runs.usage import LeaseMachines, machines_by_lease
 from headrace.states import StepState
@@ -115,7 +116,7 @@ def _row(run_id: str, added: Added) -> TrialRecord:
         run_id=run_id,
         number=trial.number,
         name=trial.name,
-        values=dict(trial.values),
+        values=as_json_values(trial)["values"],
         group=trial.group,
         proposal=trial.proposal,
         attempts=added.attempts,

@@ -66,7 +66,7 @@ class TrialJob(Record):
     """Time after which it is ended; null: none."""
 
 
-class Added(Record):
+class Added(Figures):
     """A trial was added."""
 
     event: Literal["added"] = "added"
@@ -195,7 +195,7 @@ ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
 """Reads a line of `trials.jsonl`."""
 
 
-class Control(Record):
+class Control(Figures):
     """A line of `controls.jsonl`: a command to a suite."""
 
     what: Literal[

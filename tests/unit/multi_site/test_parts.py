@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -32,13 +33,15 @@ from headrace.runs.names import named
 from headrace.runs.origin import origin
 from headrace.runs.planned_steps import steps_of
 from headrace.runs.provenance import read_provenance
+from headrace.runs.results import trials_of
 from headrace.runs.runs import Run, open_run
 from headrace.runs.suite_sites import asked_sites
 from headrace.runs.suites import has_more_to_do
 from headrace.states import DRIVER_ROLE, StepState
 from headrace.steps.node_facts import software
+from headrace.suites.event_log import Journal
 from headrace.suites.points import expand, trial_recipe
-from headrace.suites.records import Added, CommandsApplied, Control
+from headrace.suites.records import Added, CommandsApplied, Control, Trial
 from support.command_line import headrace
 from support.factories import write_site
 from support.ledger_rows import lease_row
@@ -150,6 +153,21 @@ def test_later_trials_let_a_part_that_has_ended_go_on(headrace_home: Path) -> No
     assert has_more_to_do(part)
     append_line(part.journal, CommandsApplied(lines=2).model_dump_json())
     assert not has_more_to_do(part)
+
+
+def test_values_that_json_lacks_reach_a_part_and_its_next_driver(headrace_home: Path) -> None:
+    suite = packed_suite(headrace_home)
+    trial = Trial(number=1, name="a", values={"model.x": math.inf}, group=1)
+    command = Control(what="assign", by="suite", trials=(Added(trial=trial),))
+    (given,) = Control.model_validate_json(command.model_dump_json()).trials
+    assert given.trial == trial
+    append_line(suite.folder.journal, given.model_dump_json())
+    with Journal(suite.folder, "a driver") as written:
+        (entry,) = written.entries()
+    assert isinstance(entry, Added)
+    assert entry.trial == trial
+    (row,) = trials_of(record(suite))
+    assert row.values == {"model.x": None}  # databases have no infinite number in JSON
 
 
 def _no_tick() -> None:
