@@ -80,15 +80,17 @@ def execute(run: Run, tick: Tick, *, waits_for_storage: bool = False) -> StepRes
 
 def _patiently(run: Run, tick: Tick) -> StepResult | None:
     """Do the steps; begin again at the present one as long as a folder cannot be used."""
+    pause_s = 0.0
     while True:
         try:
+            _pause(pause_s, tick)
             return _steps(run, tick)
         except (OSError, StorageError) as error:
             named = storage_error(error, run.folder.path) if isinstance(error, OSError) else error
             if named is None or isinstance(named, StorageFullError):
                 raise
             logger.warning("Run %s waits for its folder: %s", run.run_id, named)
-        _pause(_STORAGE_PAUSE_S, tick)
+        pause_s = _STORAGE_PAUSE_S
 
 
 def _steps(run: Run, tick: Tick) -> StepResult | None:

@@ -15,11 +15,11 @@ from typing import Any
 
 from headrace.clusters.images import pull
 from headrace.clusters.local import unmarked
-from headrace.errors import DataError, HeadraceError, StepError
+from headrace.errors import DataError, HeadraceError, StepError, StorageError
 from headrace.execution.execute import execute
 from headrace.execution.reap import end_run
 from headrace.execution.ticks import Tick, tolerating_ledger_errors
-from headrace.files.atomic import tolerating_storage, write_record
+from headrace.files.atomic import is_there, tolerating_storage, write_record
 from headrace.files.layout import RunFolder
 from headrace.files.locks import at_once, exclusive_while
 from headrace.files.machine import require_room
@@ -78,7 +78,13 @@ def serve(run: Run) -> None:
 
 
 def _carry_out(run: Run) -> None:
-    tick = tolerating_ledger_errors(_until_suite_ends(run))
+    suite_ends = tolerating_ledger_errors(_until_suite_ends(run))
+
+    def tick() -> None:
+        suite_ends()
+        if not is_there(run.folder.request):  # else leases would be opened in a new folder
+            raise StorageError(f"The folder {run.folder.path} is gone")
+
     while True:
         owner = process_owner()
         open_ledger().reopen_run(run.run_id, owner)
@@ -167,6 +173,8 @@ def _copy(run: Run, source: Store, target: PackTarget, manifest: Manifest, tick:
 
 def _note(run: Run, **changes: Any) -> None:
     """Change the status of a part."""
+    if not is_there(run.folder.request):
+        return  # it would be made anew, below a mount point
     with tolerating_storage("The status of the part is not written"):
         status = part_status(run.folder).model_copy(update=changes)
         write_record(run.folder.part, status)

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from unittest.mock import patch
 
 import pytest
 
-from headrace.errors import SiteError, StepError, UnknownNameError, UserError
+from headrace.errors import SiteError, StepError, StorageError, UnknownNameError, UserError
 from headrace.execution import check
 from headrace.execution.resume import take_over_changed, take_over_run
 from headrace.execution.step_attempts import _inputs
@@ -23,7 +24,7 @@ from headrace.files.lines import append_line
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
 from headrace.ledger.run_filter import RunFilter
-from headrace.multi_site import site_link
+from headrace.multi_site import part, site_link
 from headrace.multi_site.part import bring_dataset
 from headrace.multi_site.parts import make_part, trial_at
 from headrace.objects.store import read_manifest_at
@@ -200,6 +201,22 @@ def test_the_dataset_is_copied_once_and_an_interrupted_copy_is_completed(
     copied = [parts.part_status(each.folder) for each in (part, other)]
     total = sum(each.copied_bytes for each in copied)
     assert 900_000 <= total <= 1_200_000  # the intact shard is not copied, and none twice
+
+
+def test_a_folder_that_is_gone_is_waited_for_and_not_made_anew(
+    headrace_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_part(packed_suite(headrace_home), "box")
+
+    def execute(_run: Run, tick: Callable[[], None], **_: object) -> None:
+        tick()
+        run.site_folder.path.rename(headrace_home / "elsewhere")
+        with pytest.raises(StorageError, match="is gone"):
+            tick()
+
+    monkeypatch.setattr(part, "execute", execute)
+    part.serve(run)
+    assert not run.site_folder.path.exists()
 
 
 def test_a_dataset_that_is_there_is_not_copied(headrace_home: Path) -> None:
