@@ -131,7 +131,7 @@ def run(recipe: RecipeLike, site: str | Path = "laptop", **overrides: Any) -> Ru
         UserError: The recipe does not fit the site.
         StepError: A step failed; the message names it and why.
     """
-    return _carried_out(recipe, site, _words(overrides), "train")
+    return _carried_out(recipe, [str(site)], _words(overrides), "train")
 
 
 def sweep(recipe: RecipeLike, site: Sites = (), **values: Any) -> RunResult:
@@ -187,8 +187,8 @@ def check(recipe: RecipeLike, site: Sites = (), **overrides: Any) -> Section:
     return checked(_source(recipe), _words(overrides), _listed(site))
 
 
-def _listed(site: Sites) -> str:
-    return ",".join(map(str, (site,) if isinstance(site, str | Path) else site))
+def _listed(site: Sites) -> list[str]:
+    return [str(each) for each in ((site,) if isinstance(site, str | Path) else site) if each]
 
 
 def list_runs(limit: int = 20, state: str | None = None, **filters: Any) -> Any:
@@ -243,9 +243,9 @@ def result(run_id: str) -> RunResult:
 
 
 def _carried_out(
-    recipe: RecipeLike, site: str | Path, overrides: Sequence[str], kind: str
+    recipe: RecipeLike, sites: Sequence[str], overrides: Sequence[str], kind: str
 ) -> RunResult:
-    job = create_run(request_of(_source(recipe), list(overrides), str(site), kind=kind))
+    job = create_run(request_of(_source(recipe), list(overrides), *sites, kind=kind))
     with Watching(job.run_id, open_console(), job.folder) as tick:
         execute(job, tick)
     done = RunResult(run_id=job.run_id)

@@ -54,6 +54,7 @@ class ScriptedPart:
     Attributes:
         is_reachable: Whether its files can be read and written; it works in any case.
         is_failed: Whether its run has failed; it begins again with the next trials.
+        is_full: Whether its disk is full, so that each attempt fails.
     """
 
     run: RunFolder
@@ -63,6 +64,7 @@ class ScriptedPart:
     trial_s: float = 5.0
     is_reachable: bool = True
     is_failed: bool = False
+    is_full: bool = False
     messages: list[Message] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
     num_read: int = 0
@@ -133,12 +135,7 @@ class ScriptedPart:
         rows = self.suite_state.rows
         for number in [number for number in self.suite_state.running if number not in self.running]:
             self.end(number, StepState.LOST, FailureClass.LOST)  # of a driver before
-        for number, end_s in list(self.running.items()):
-            if rows[number].leaves:
-                self.end(number, StepState.CANCELLED, FailureClass.CANCELLED)
-            elif self.clock.now >= end_s:
-                self.executed.append(number)
-                self.end(number, StepState.SUCCEEDED)
+        self._end_running()
         leaving = [row for row in rows.values() if row.leaves and row.state is StepState.QUEUED]
         self.note(*(Withdrawn(number=row.trial.number) for row in leaving))
         most = self.controls.whole.limit or self.slots
@@ -147,6 +144,17 @@ class ScriptedPart:
             self.running[number] = self.clock.now + self.trial_s
             attempt = row.attempts + 1
             self.note(Started(number=number, attempt=attempt, node="n", at=self.clock.now))
+
+    def _end_running(self) -> None:
+        rows = self.suite_state.rows
+        for number, end_s in list(self.running.items()):
+            if rows[number].leaves:
+                self.end(number, StepState.CANCELLED, FailureClass.CANCELLED)
+            elif self.is_full:
+                self.end(number, StepState.FAILED, FailureClass.CAPACITY)
+            elif self.clock.now >= end_s:
+                self.executed.append(number)
+                self.end(number, StepState.SUCCEEDED)
 
     def end(self, number: int, state: StepState, why: FailureClass | None = None) -> None:
         """End a running attempt."""

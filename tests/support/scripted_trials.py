@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from headrace.clusters.cancellable_call import node_name, wanted
@@ -22,8 +21,10 @@ from headrace.recipe.suite import SuiteSpec
 from headrace.states import FailureClass, StepState
 from headrace.steps.context import StepContext
 from headrace.steps.mailbox import Failure, Progress, StepResult, StepStatus
+from headrace.steps.node_facts import software
 from headrace.steps.run import open_context
 from headrace.suites.lease_driver import Work
+from headrace.suites.node_slots import NodeCapacity
 from headrace.suites.records import Ended, Entry, Point, Trial, TrialJob
 from headrace.suites.suite_state import SuiteState, TrialState
 from support.factories import step_spec
@@ -34,7 +35,9 @@ NUM_CPUS = 2
 
 def capacity() -> Any:
     cpus = tuple(range(NUM_CPUS))
-    return SimpleNamespace(machine=f"m-{node_name()}", gpus=(), cpus=cpus, memory_bytes=2**30)
+    return NodeCapacity(
+        machine=f"m-{node_name()}", cpus=cpus, memory_bytes=2**30, software=software()
+    )
 
 
 def trial(number: int, **values: Any) -> Trial:

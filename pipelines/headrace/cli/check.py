@@ -13,7 +13,7 @@ from headrace.execution.check import check as checked
 def check(
     recipe: arguments.Recipe,
     overrides: arguments.Overrides = None,
-    site: SitesOption = "",
+    site: SitesOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check a recipe on one real batch, without a lease.

@@ -33,7 +33,7 @@ SiteOption = Annotated[
     str, typer.Option(help="Name of a site, or a YAML file.", autocompletion=arguments.sites)
 ]
 SitesOption = Annotated[
-    str,
+    list[str] | None,
     typer.Option(
         help="Name of a site, or a YAML file; several with commas between them share the trials. "
         "Default: suite.sites of the recipe, else laptop.",

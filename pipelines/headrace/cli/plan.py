@@ -45,7 +45,7 @@ _SHORT = "run it once with arguments for a short training, then plan again"
 def plan(
     recipe: arguments.Recipe,
     overrides: arguments.Overrides = None,
-    site: SitesOption = "",
+    site: SitesOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Also print the exact scripts of the jobs.")
     ] = False,

@@ -108,11 +108,14 @@ def _rehearsed(given: Callable[..., RunRequest], leaving: Detaching, *, as_json:
                 end_run(each, StepState.CANCELLED, "the rehearsal did not succeed")
 
 
-def request_of(recipe: str, overrides: Sequence[str] | None, site: str, **more: Any) -> RunRequest:
+def request_of(
+    recipe: str, overrides: Sequence[str] | None, *sites: str, **more: Any
+) -> RunRequest:
     """Return a request from this terminal; `more` are further fields of `RunRequest`."""
     if more.get("kind") == "suite":  # its sweeps are checked when written out
-        site, overrides = asked_sites(recipe, overrides or (), site)
+        site, overrides = asked_sites(recipe, overrides or (), sites)
     else:
+        site = ",".join(sites)
         check_size(overrides or ())
         check_one_site(site)
     given = {"recipe": recipe, "site": site, "overrides": tuple(overrides or ()), **more}
@@ -160,7 +163,7 @@ def sweep(
         int | None,
         typer.Option(min=1, help="Points that a sampler proposes, instead of all combinations."),
     ] = None,
-    site: SitesOption = "",
+    site: SitesOption = None,
     detach: DetachOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -182,7 +185,7 @@ def sweep(
     leaving = Detaching(wanted=detach)
     overrides, update = sweep_values.parse(words or (), trials=trials)
     overrides = (*overrides, *sweep_values.as_overrides(update))
-    request = request_of(recipe, overrides, site, kind="suite")
+    request = request_of(recipe, overrides, *(site or ()), kind="suite")
     carry_out(create_run(request), leaving, as_json=as_json)
 
 
@@ -220,7 +223,7 @@ def evaluate(  # noqa: PLR0913  options of a command
     alone = ("evaluate.also_checkpoints=[]",) if checkpoint else ()
     chosen = (f"evaluate.checkpoint={checkpoint}",) if checkpoint else ()
     changes = (*alone, *(overrides or ()), *chosen)
-    place = site or run_of_record(found.record).request.site
+    place = site or run_of_record(found.at_site.record).request.site
     more = {"kind": "evaluate", "of": found.name, "watch": watch}
     request = request_of(str(found.folder.recipe), changes, place, **more)
     carry_out(create_run(request), leaving, as_json=as_json)

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import psutil
 
 from headrace.clusters.local import DRIVERS, IMPORTED
 from headrace.files.atomic import is_there, read_bytes, write_json
-from headrace.files.layout import LeaseFolder, StepFolder
+from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
 from headrace.files.machine import storage_error
 from headrace.processes.children import Child, Process, wait_until
 from headrace.processes.fork_server import ForkServers
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 _CANCEL_GRACE_S = 15.0
 _KILLED_S = 2.0
+_SITE_COUNTS = ("running", "assigned", "ended")
 
 
 @dataclass
@@ -169,7 +171,10 @@ class StepFigures:
         return ()
 
     def collect(self) -> Iterator[Any]:
-        """Yield gauges, labelled with run and step; each step has its own units, see its status."""
+        """Yield gauges, labelled with run and step; each step has its own units, see its status.
+
+        Those of a suite over several sites also have the site.
+        """
         from prometheus_client.core import GaugeMetricFamily
 
         def gauge(name: str, meaning: str, *labels: str) -> Any:
@@ -180,6 +185,9 @@ class StepFigures:
         total = gauge("total", "Units of work in all", "unit")
         left = gauge("eta_seconds", "Time until the end of the step")
         figure = gauge("metric", "Newest value of a metric", "metric")
+        trials = gauge("site_trials", "Trials of a suite at one of its sites", "site", "state")
+        usd = gauge("site_usd", "US dollars that a site of a suite has cost", "site")
+        site_left = gauge("site_eta_seconds", "Time until the last trial at a site ends", "site")
         for spec, status in self._running():
             of, progress = (spec["run_id"], spec["name"]), status["progress"]
             done.add_metric((*of, progress["unit"]), progress["done"])
@@ -189,7 +197,13 @@ class StepFigures:
                 left.add_metric(of, status["eta_s"])
             for name, value in status["metrics"].items():
                 figure.add_metric((*of, name), value)
-        yield from (done, total, left, figure)
+            for site in _sites(spec):
+                for state in _SITE_COUNTS:
+                    trials.add_metric((*of, site["site"], state), site[state])
+                for family, key in ((usd, "usd"), (site_left, "eta_s")):
+                    if site[key] is not None:
+                        family.add_metric((*of, site["site"]), site[key])
+        yield from (done, total, left, figure, trials, usd, site_left)
 
     def _running(self) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         """Yield specs and statuses, as `headrace.steps` writes them."""
@@ -200,3 +214,9 @@ class StepFigures:
             spec, status = read_bytes(step.spec), read_bytes(step.status)
             if spec and status and not is_there(step.result) and not is_there(step.exit):
                 yield json.loads(spec), json.loads(status)
+
+
+def _sites(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the sites of a suite over several, as `SiteSummary` of headrace.suites."""
+    content = read_bytes(RunFolder(Path(spec["run_folder"])).summary)
+    return json.loads(content)["sites"] if spec["kind"] == "sites" and content else []

@@ -27,7 +27,7 @@ FOUND = "check.json"
 """File of the run's folder to which the process writes what it found."""
 
 
-def check(recipe: str, overrides: Sequence[str], sites: str) -> Section:
+def check(recipe: str, overrides: Sequence[str], sites: Sequence[str] | None) -> Section:
     """Check a recipe on a site as `run` does; then train on one batch, and evaluate a few samples.
 
     A suite's recipe is checked without its suite, a script is not run. Of several sites all are
@@ -40,11 +40,14 @@ def check(recipe: str, overrides: Sequence[str], sites: str) -> Section:
     try:
         first, changes = asked_sites(recipe, overrides, sites)
         loaded = load_recipe(recipe, changes)
-        suite_sites(loaded, None, account(), is_from_terminal=True)
+        known = suite_sites(loaded, None, account(), is_from_terminal=True)
         alone_there = loaded.model_copy(update={"suite": None})
         resolved = resolve(alone_there, load_site(first), "train", is_from_terminal=True)
         with tempfile.TemporaryDirectory(prefix="headrace-check-") as folder:
             found += _tried(*resolved, RunFolder(Path(folder)))
+        if others := ", ".join(each for each in known if each != resolved[1].name):
+            read = f"of {others} only folder, roles and targets were checked"
+            found.append(ok("sites", f"the batch was that of {resolved[1].name}; {read}"))
     except (UserError, DataError) as error:
         found.append(failed("recipe", error))
     found.append(ok("time", f"checked in {time.monotonic() - began_s:.1f} s"))

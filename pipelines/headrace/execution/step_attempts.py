@@ -21,6 +21,7 @@ from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord
 from headrace.runs.names import named
+from headrace.runs.parts import PART
 from headrace.runs.planned_steps import PlannedStep, roles_after, step_of, steps_of
 from headrace.runs.resolve import check_packed
 from headrace.runs.runs import Run, outputs_of
@@ -29,6 +30,7 @@ from headrace.states import FailureClass, StepState
 from headrace.status.lease import look, why_not_the_nodes
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepResult, StepSpec
+from headrace.steps.node_facts import software
 from headrace.steps.retry_policy import ERROR, PROGRESS, TOTAL
 
 logger = logging.getLogger(__name__)
@@ -277,6 +279,8 @@ def _inputs(run: Run, planned: PlannedStep) -> dict[str, JsonValue]:
     if request.options is not None:
         return {"nodes": run.recipe.train.nodes, "options": request.options}
     if not request.of:
-        return planned.inputs(outputs_of(run.run_id))
-    watched = {"watched": str(named(request.of).folder.path)} if request.watch else {}
-    return {**planned.inputs(outputs_of(request.of)), **watched}
+        shared = {"software": software()} if request.kind == PART else {}
+        return {**planned.inputs(outputs_of(run.run_id)), **shared}
+    found = named(request.of).at_site
+    watched = {"watched": str(found.folder.path)} if request.watch else {}
+    return {**planned.inputs(outputs_of(found.record.run_id)), **watched}

@@ -9,7 +9,8 @@ import logging
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from headrace.errors import HeadraceError, LeaseEndsError
 from headrace.files.layout import RunFolder
 from headrace.informing import inform
 from headrace.multi_site.site_link import Message
-from headrace.multi_site.sites import SiteState
+from headrace.multi_site.sites import SiteState, is_of_site
 from headrace.states import FailureClass, StepState
 from headrace.steps.context import StepContext
 from headrace.steps.mailbox import Failure, Progress, StepResult, StepStatus
@@ -45,9 +46,6 @@ _WAIT_S = 0.2
 _FIRST_READ_S = 10.0
 _GIVEN_UP = 10
 """Times `limits.lost_after` after which running trials of an unreachable site begin elsewhere."""
-
-_PAUSE_S = 30.0
-"""Pause of a site after its part has failed; it doubles each time."""
 
 _END_S = 60.0
 _STOP_S = 8.0
@@ -97,9 +95,10 @@ class SitesDriver(SuiteDriver):
         super().__init__(context, journal, source, Needs())  # the parts know them
         self._glances = _PartGlances(self._run, sites)
         self._sites = {each.name: each for each in sites}
-        self._plan = SitesPlan(sites=tuple(SitePlan(name=each.name) for each in sites))
+        self._plan = _no_plan(self._sites)
         self._known: set[tuple[str, int, int, str, float]] = set()
         self._expected_s: dict[int, float] = {}
+        self._failed_at = defaultdict[int, set[str]](set)
         self._begun_at = time.time()
 
     def _restore(self) -> None:
@@ -157,7 +156,27 @@ class SitesDriver(SuiteDriver):
                 self._withdraw(self._sites[row.site], {entry.number}, stops=True)
         self._link_folder(site, entry.number)
         self._known.add(_identity(entry))
-        return [entry]
+        return self._judged(site, entry)
+
+    def _judged(self, site: SiteState, entry: Started | Ended) -> list[Entry]:
+        """Return an entry of a part; another site tries a trial if this one's machines fail."""
+        if isinstance(entry, Started) or not (entry.is_final and is_of_site(entry)):
+            return [entry]
+        self._failed_at[entry.number].add(site.name)
+        if not self._avoids(site, entry.number):
+            return [entry]
+        site.pause()
+        again = entry.model_copy(update={"is_final": False, "is_counted": False})
+        return [again, Assigned(number=entry.number, site="", why=entry.message)]
+
+    def _avoids(self, site: SiteState, number: int) -> bool:
+        """Whether a trial has failed by the machines of a site, and another may try it."""
+        failed = self._failed_at.get(number, set())
+        others = (each for name, each in self._sites.items() if name not in failed)
+        return site.name in failed and any(map(self._is_open, others))
+
+    def _is_open(self, site: SiteState) -> bool:
+        return site.is_reachable and not self._controls.sites[site.name].is_paused
 
     def _link_folder(self, site: SiteState, number: int) -> None:
         """Let the folder of a trial be that of its part."""
@@ -173,8 +192,7 @@ class SitesDriver(SuiteDriver):
             if look.failed_at is not None and look.failed_at != site.failed_at:
                 site.failed_at = look.failed_at
                 if look.state is not StepState.CANCELLED:  # as with the suite, which goes on
-                    site.failures += 1
-                    site.unusable_until_s = time.monotonic() + _PAUSE_S * 2 ** (site.failures - 1)
+                    site.pause()
                 self._give_back(site, f"Its part failed: {look.why}", also_running=True)
             lost_s = site.site.limits.lost_after
             if not site.is_reachable and site.silent_s > lost_s:
@@ -243,12 +261,13 @@ class SitesDriver(SuiteDriver):
     def _usable(self) -> list[SiteState]:
         if self._controls.whole.is_paused or self._has_too_many_failures:
             return []
+        waiting = [row.trial.number for row in self.suite_state.waiting()]
         return [
             site
             for site in self._sites.values()
-            if site.is_reachable
+            if self._is_open(site)
             and time.monotonic() >= site.unusable_until_s
-            and not self._controls.sites[site.name].is_paused
+            and not (waiting and all(self._avoids(site, number) for number in waiting))
         ]
 
     def _ask(self) -> None:
@@ -265,11 +284,25 @@ class SitesDriver(SuiteDriver):
         rows = self.suite_state.rows
         for number, name in found.withdraw:
             self._withdraw(self._sites[name], {number}, stops=False)
-        assign = found.assign[: self._most_to_assign()]
+        assign = [*self._possible(found.assign[: self._most_to_assign()])]
         for name, site in self._sites.items():
             some = [rows[number] for number, at in assign if at == name]
             self._events.note(*(Assigned(number=row.trial.number, site=name) for row in some))
             self._send_assigned(site, some)
+
+    def _possible(self, assign: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+        """Yield assignments of the plan; a trial that avoids a site leaves the place to another."""
+        if not self._failed_at:
+            yield from assign
+            return
+        waiting = [number for number, _ in self._queue.ordered()]
+        free = dict.fromkeys(each for each in waiting if not self.suite_state.rows[each].site)
+        for planned, name in assign:
+            site, known = self._sites[name], [planned] if planned in free else []
+            places = (each for each in (*known, *free) if not self._avoids(site, each))
+            if (number := next(places, None)) is not None:
+                del free[number]
+                yield number, name
 
     def _most_to_assign(self) -> int:
         """Return how many more trials may be with the sites, running or not."""
@@ -357,7 +390,8 @@ class SitesDriver(SuiteDriver):
             states = [each.look.state for each in near]
             is_sent = not any(each.num_unsent for each in near)
             if is_sent and all(state is None or state.is_final for state in states):
-                return
+                break
+        self._plan = _no_plan(self._sites)
 
     def _stop_attempts(self, why: HeadraceError) -> None:
         """Take all trials back; if only the driver's lease ends, the sites go on."""
@@ -380,6 +414,10 @@ class SitesDriver(SuiteDriver):
         if eta is None and math.isfinite(self._plan.makespan_s) and self._plan.makespan_s:
             eta = Eta(seconds=self._plan.makespan_s, half_s=0.3 * self._plan.makespan_s)
         return super()._summary(eta).model_copy(update={"sites": rows})
+
+
+def _no_plan(names: Iterable[str]) -> SitesPlan:
+    return SitesPlan(sites=tuple(SitePlan(name=name) for name in names))
 
 
 def _identity(entry: Started | Ended) -> tuple[str, int, int, str, float]:

@@ -46,7 +46,6 @@ logger = logging.getLogger(__name__)
 _MODULE = "headrace.multi_site.part"
 _LOCK = ".part.lock"
 _LOOK_S = 5.0
-_GB = 1e9
 
 
 def start_part(part: Run) -> None:
@@ -79,7 +78,13 @@ def serve(run: Run) -> None:
 
 
 def _carry_out(run: Run) -> None:
-    tick = tolerating_ledger_errors(_until_suite_ends(run))
+    suite_ends = tolerating_ledger_errors(_until_suite_ends(run))
+
+    def tick() -> None:
+        suite_ends()
+        if not is_there(run.folder.request):  # else leases would be opened in a new folder
+            raise StorageError(f"The folder {run.folder.path} is gone")
+
     while True:
         owner = process_owner()
         open_ledger().reopen_run(run.run_id, owner)
@@ -96,10 +101,7 @@ def _carry_out(run: Run) -> None:
 
 
 def _until_suite_ends(run: Run) -> Tick:
-    """Return a tick that raises `KeyboardInterrupt` when the suite of a part has ended.
-
-    It raises `StorageError` while the folder of the part is gone, as that of a lost mount.
-    """
+    """Return a tick that raises `KeyboardInterrupt` when the suite of a part has ended."""
     suite_id, due_s = suite_of_part(run.run_id), 0.0
     if suite_id is None:
         raise StepError(f"Run {run.run_id} is not the part of a suite")
@@ -110,8 +112,6 @@ def _until_suite_ends(run: Run) -> Tick:
             due_s = time.monotonic() + _LOOK_S
             if _has_ended(suite_id):
                 raise KeyboardInterrupt
-        if not is_there(run.folder.recipe):  # else another lease would make the site's folder anew
-            raise StorageError(f"{run.folder.path} is gone")
 
     return tick
 
@@ -168,18 +168,10 @@ def _copy(run: Run, source: Store, target: PackTarget, manifest: Manifest, tick:
     there = {each.name: each.stat().st_size for each in target.folder.shards.iterdir()}
     num_bytes = sum(each.num_bytes for each in manifest.shards)
     require_room(folder, num_bytes - sum(there.values()))
-    price, begun_s = run.site.prices.usd_per_fetched_gb, time.monotonic()
 
     def progress(done: int, total: int) -> None:
         copied = before.copied_bytes + traffic.brought.source_bytes
-        _note(
-            run,
-            done=done,
-            total=total,
-            copied_bytes=copied,
-            copied_s=before.copied_s + time.monotonic() - begun_s,
-            usd=None if price is None else price * copied / _GB,
-        )
+        _note(run, done=done, total=total, copied_bytes=copied)
         tick()
 
     store = GangStore(source, manifest.shards, None, traffic)
@@ -191,6 +183,8 @@ def _copy(run: Run, source: Store, target: PackTarget, manifest: Manifest, tick:
 
 def _note(run: Run, **changes: Any) -> None:
     """Change the status of a part."""
+    if not is_there(run.folder.request):
+        return  # it would be made anew, below a mount point
     with tolerating_storage("The status of the part is not written"):
         status = part_status(run.folder).model_copy(update=changes)
         write_record(run.folder.part, status)

@@ -9,7 +9,7 @@ import logging
 import shutil
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -90,7 +90,6 @@ class SiteLink:
         self._lock, self._ends = threading.Lock(), threading.Event()
         self._part: Run | None = None
         self._offset, self._cost_s = 0, float("-inf")
-        self._usd: float | None = None
         self._is_new = False
         self.has_read = threading.Event()
         """Set when the journal was read once, or the site cannot be reached."""
@@ -126,7 +125,7 @@ class SiteLink:
                 what = error.what if isinstance(error, HeadraceError) else str(error)
                 if what != self.look.error:
                     logger.warning("Site %s is out of reach: %s", self.name, what)
-                self.look = PartLook(**{**self.look.__dict__, "error": what})
+                self.look = replace(self.look, error=what)
             self.has_read.set()
             self._ends.wait(_ROUND_S)
 
@@ -146,9 +145,10 @@ class SiteLink:
             start_part(part)
             self._is_new = False
         status = part_status(part.folder)
-        if time.monotonic() - self._cost_s > _COST_EVERY_S:
+        usd, has_just_ended = self.look.usd, is_over and self.look.state is not record.state
+        if has_just_ended or time.monotonic() - self._cost_s > _COST_EVERY_S:
             cost = inform(part.folder, "cost", partial(run_cost, part.run_id))
-            self._usd = cost.usd if cost is not None and not cost.unpriced else None
+            usd = cost.usd if cost is not None and not cost.unpriced else None
             self._cost_s = time.monotonic()
         self.look = PartLook(
             run_id=part.run_id,
@@ -157,7 +157,7 @@ class SiteLink:
             why=_why(part.run_id) or status.why if has_failed else "",
             phase="" if status.phase in ("running", "ended") else status.phase,
             summary=read_record(part.folder.summary, SuiteSummary),
-            usd=self._usd,
+            usd=usd,
             seen_s=time.monotonic(),
         )
 

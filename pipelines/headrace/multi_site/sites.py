@@ -15,6 +15,7 @@ from headrace.multi_site.site_link import Message, SiteLink
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.runs.site_machines import most_cost
+from headrace.states import FailureClass
 from headrace.suites.nodes import slots_of
 from headrace.suites.records import Added, Control, Ended, Entry, SiteSummary, Started, Withdrawn
 from headrace.suites.site_plan import PlannedSite, Policy, SitePlan
@@ -25,6 +26,10 @@ LEAST_PAID_S = 60.0
 """Least time that is paid for a rented slot once it opens."""
 
 _PATIENCE_S = 120.0
+_PAUSE_S = 30.0
+"""Pause of a site after a failure; it doubles each time."""
+
+_OF_SITE = (FailureClass.CAPACITY, FailureClass.PREEMPTED, FailureClass.LOST)
 
 
 @dataclass(eq=False)
@@ -53,7 +58,7 @@ class SiteState:
     limit: int | None = None
     """The limit that was sent to the part."""
     failures: int = 0
-    """Failures of its part since a trial has ended there."""
+    """Failures of its part or machines since a trial has ended there."""
     failed_at: float | None = None
     """When its part failed last, seconds since the epoch."""
     unusable_until_s: float = float("-inf")
@@ -96,9 +101,15 @@ class SiteState:
             self.held.add(entry.trial.number)
         elif isinstance(entry, Withdrawn) or (isinstance(entry, Ended) and entry.is_final):
             self.held.discard(entry.number)
-            self.failures = 0
+            if isinstance(entry, Withdrawn) or not is_of_site(entry):
+                self.failures = 0
         if isinstance(entry, Started | Withdrawn | Ended):  # it may have begun before it left
             self.withdrawing.discard(entry.number)
+
+    def pause(self) -> None:
+        """Do not use the site for a while, as its machines or its part have failed."""
+        self.failures += 1
+        self.unusable_until_s = time.monotonic() + _PAUSE_S * 2 ** (self.failures - 1)
 
     def ask(self, what: Any, moved: Sequence[tuple[int, Path]] = (), **fields: Any) -> None:
         """Send a command to the part; see `Control` and `Message`."""
@@ -149,7 +160,8 @@ class SiteState:
         look, state = self.link.look, self._state(control)
         running = sum(row.started is not None for row in rows)
         ended = sum(row.state.is_final for row in rows)
-        why = {"unreachable": look.error, "failed": look.why}.get(state, "")
+        again = f"headrace suite site {self.name} --resume continues"
+        why = {"unreachable": look.error, "failed": look.why, "paused": again}.get(state, "")
         return SiteSummary(
             site=self.name,
             state=state,
@@ -182,6 +194,11 @@ class SiteState:
         if state is None or state.is_final:
             return "closed"
         return "open" if self.open_slots else "opening"
+
+
+def is_of_site(entry: Ended) -> bool:
+    """Whether an attempt has failed by the machines of its site, as by a full disk."""
+    return entry.failure_class in _OF_SITE
 
 
 def usd_of_slot(recipe: Recipe, site: Site) -> float | None:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -186,17 +187,25 @@ def _or_text(pattern: str, about: str, **number: object) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [number, text]})
 
 
+_seconds = partial(
+    _or_text, r"^\s*\d+(\.\d+)?\s*(s|min|m|h|d)?\s*$", "text such as 90s, 30min, 4h or 2d",
+    type="number", maximum=MAX_SECONDS,
+)  # fmt: skip
+
 Seconds = Annotated[
     float,
     Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False),
     BeforeValidator(_parse_duration),
-    _or_text(
-        r"^\s*\d+(\.\d+)?\s*(s|min|m|h|d)?\s*$", "text such as 90s, 30min, 4h or 2d",
-        type="number", minimum=0, maximum=MAX_SECONDS,
-        description="seconds, from 0 to a hundred years",
-    ),
-]  # fmt: skip
+    _seconds(minimum=0, description="seconds, from 0 to a hundred years"),
+]
 """A duration in seconds; written as a number or as `90s`, `30min`, `4h`, `2d`."""
+
+PositiveSeconds = Annotated[
+    Seconds,
+    Field(gt=0),
+    _seconds(exclusiveMinimum=0, description="seconds, above 0, up to a hundred years"),
+]
+"""A duration above 0, as `Seconds`."""
 
 Lifetime = Annotated[Seconds | Literal["auto"], Field(union_mode="left_to_right")]
 """A duration in seconds, as `Seconds`, or `auto` to let headrace choose."""

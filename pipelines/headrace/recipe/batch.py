@@ -6,7 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from headrace.recipe.base import Bytes, Name, Parallel, Problems, Seconds, Settings, Texts, Times
+from headrace.recipe.base import (
+    Bytes,
+    Name,
+    Parallel,
+    PositiveSeconds,
+    Problems,
+    Settings,
+    Texts,
+    Times,
+)
 
 _REGISTRIES = ("docker://", "oras://", "library://")
 
@@ -58,7 +67,7 @@ class Service(Settings):
     """TCP port that it listens on; null for a free one, which `command` names by `{port}`."""
     container: Container | None = None
     """Container that it runs in; null for none."""
-    start_timeout: Annotated[Seconds, Field(gt=0, le=3600)] = 60.0
+    start_timeout: Annotated[PositiveSeconds, Field(le=3600)] = 60.0
     """The lease fails if the port accepts no connection after this time."""
 
     def problems(self) -> Problems:
@@ -145,7 +154,7 @@ class Batch(Settings):
     """Machines of backend `ssh`; a gang takes the first ones, and the very first holds its host."""
     login: Login | None = None
     """Login node where the commands run, over one SSH connection; null for this machine."""
-    poll: Annotated[Seconds, Field(gt=0)] = 10.0
+    poll: PositiveSeconds = 10.0
     """Time between two questions to the queue, which are for all leases of the site together."""
     submits_per_minute: Parallel = 30
     """Most jobs that the leases of the site submit in a minute."""

@@ -169,9 +169,9 @@ def read_override(text: str) -> Override:
     except TypeError:  # a sweep
         raise RecipeError(
             f"The override '{shortened(text)}' names several values, and a run has one",
-            f"For a trial of each: headrace sweep RECIPE '{shortened(text)}', or in Airflow the "
-            f"DAG headrace_suite with this line in the field Overrides. "
-            f"A list has brackets, {key}=[1,2]; a text with commas has quotes, \"{key}='a,b'\".",
+            f"A list has brackets, {key}=[{shortened(value)}]; a text with commas has quotes, "
+            f"\"{key}='a,b'\". For a trial of each: headrace sweep RECIPE '{shortened(text)}', or "
+            "in Airflow the DAG headrace_suite with this line in the field Overrides.",
         ) from None
     return Override(sign, key, read)
 

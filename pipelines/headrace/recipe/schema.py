@@ -129,6 +129,8 @@ def _shown(value: Any) -> str:
 def _next_step(key: str, value: Any, expected: Expected) -> str:
     if value is None and expected.has_default:
         return f"Leave '{key}' out to have its default."
+    if isinstance(value, str) and expected.is_list:
+        return f"Write it in brackets: [{shortened(value)}]."
     meant = difflib.get_close_matches(str(value), expected.choices, n=1)
     return f"Did you mean '{meant[0]}'?" if meant else ""
 

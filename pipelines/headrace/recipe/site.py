@@ -17,6 +17,7 @@ from headrace.recipe.base import (
     Member,
     Name,
     Parallel,
+    PositiveSeconds,
     Problems,
     Seconds,
     Settings,
@@ -113,7 +114,7 @@ class Role(Settings):
     lifetime: Lifetime = 4 * 3600.0
     """The lease ends after this time, whatever it does; of a job, its time limit. With a queue also
     `auto`: headrace chooses the time limit from earlier runs; of a pool, that of its nodes."""
-    lifetime_max: Annotated[Seconds, Field(gt=0)] | None = None
+    lifetime_max: PositiveSeconds | None = None
     """The longest time that `lifetime: auto` may choose; null for the queue's own, else a day."""
     idle_stop: Seconds = 300.0
     """The lease ends after this time without a step."""
@@ -124,7 +125,7 @@ class Role(Settings):
     """The lease fails when its nodes are not there after this time; waiting in a queue is free."""
     keep_nodes: Seconds = 30.0
     """A pool gives back a node that had no work for this time."""
-    node_lifetime: Annotated[Seconds, Field(gt=0)] | None = None
+    node_lifetime: PositiveSeconds | None = None
     """A pool on a batch system replaces its nodes by then; null for the lease's own lifetime."""
     price: NodePrice | None = None
     """Price of a node; null: unknown, and only the time of its nodes is counted. Instances
@@ -255,7 +256,7 @@ class Tier(Settings):
     reserve: Bytes | None = None
     """Bytes that stay free, in memory besides those for batches; null: 256 MiB, in memory a tenth
     of what is free if that is more."""
-    keep: Annotated[Seconds, Field(gt=0)] | None = None
+    keep: PositiveSeconds | None = None
     """A copy is removed when it was unused for this time; null: a day in memory, else a week."""
 
 
@@ -279,7 +280,7 @@ class StoreOptions(Settings):
     """Most requests of a process at the same time."""
     max_attempts: int = Field(default=8, ge=1, le=50)
     """Times a request is tried when the server throttles, fails or cuts the connection."""
-    timeout: Annotated[Seconds, Field(gt=0)] = 60.0
+    timeout: PositiveSeconds = 60.0
     """Time without a byte from the server after which a request counts as failed."""
 
 
@@ -291,11 +292,11 @@ class Limits(Settings):
     open ones, then who has taken least of the site this month, then who waits longest."""
     leases_user: Parallel | None = None
     """Most open leases of a user; further ones wait. Null: no limit."""
-    step_poll: Annotated[Seconds, Field(gt=0)] = 1.0
+    step_poll: PositiveSeconds = 1.0
     """Time between two looks at a running step."""
-    heartbeat: Annotated[Seconds, Field(gt=0)] = 2.0
+    heartbeat: PositiveSeconds = 2.0
     """Time between two heartbeats of a lease."""
-    lost_after: Annotated[Seconds, Field(gt=0)] = 20.0
+    lost_after: PositiveSeconds = 20.0
     """A lease without a heartbeat for this time counts as lost."""
     budget: Amount | None = None
     """Most US dollars that a run may cost, all leases and attempts together: how many of these it

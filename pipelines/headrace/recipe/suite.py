@@ -12,8 +12,8 @@ from headrace.recipe.base import (
     Count,
     Parallel,
     Place,
+    PositiveSeconds,
     Problems,
-    Seconds,
     Seed,
     Settings,
     Target,
@@ -117,7 +117,7 @@ class SuiteSpec(Settings):
     one, when its machine was at fault."""
     stop_after_failures: Count | None = None
     """Begin no more trials when so many have failed; null: go on whatever fails."""
-    time_limit: Annotated[Seconds, Field(gt=0)] | None = None
+    time_limit: PositiveSeconds | None = None
     """Time after which a trial is ended; null: none."""
     budget: Amount | None = None
     """Most US dollars that the suite may cost, as `limits.budget` of a site; null: no limit."""
@@ -127,7 +127,7 @@ class SuiteSpec(Settings):
     policy: Literal["own-first", "cheapest", "spread"] = "own-first"
     """Which of several sites are used: the own ones, and others only if these cannot end before
     `deadline`; those that cost least; or all at once."""
-    deadline: Annotated[Seconds, Field(gt=0)] | None = None
+    deadline: PositiveSeconds | None = None
     """Time after the suite's start when it should have ended; null: none."""
     keep_checkpoints: Literal["all", "best", "none"] = "all"
     """Succeeded trials whose checkpoints are kept: all, the best one, or none."""

@@ -25,6 +25,7 @@ from headrace.recipe.base import (
     Name,
     Parallel,
     Place,
+    PositiveSeconds,
     Problems,
     ScriptArguments,
     Seconds,
@@ -383,7 +384,7 @@ class TrainSpec(Settings):
     max_restarts: Times = 3
     """Restarts of all ranks from the last checkpoint after a rank or worker died, in a row without
     a later checkpoint between them."""
-    hang_timeout: Annotated[Seconds, Field(gt=0)] = 300.0
+    hang_timeout: PositiveSeconds = 300.0
     """All ranks are restarted when one shows no sign of life for this time."""
     timeout: Seconds | None = None
     """Longest time one attempt may take."""

@@ -91,6 +91,11 @@ class Expected:
         """The keys of the mapping that stands there; empty for other values."""
         return [key for node in self._options(self._node) for key in node.get("properties", ())]
 
+    @property
+    def is_list(self) -> bool:
+        """Whether a list is valid."""
+        return any(node.get("type") == "array" for node in self._options(self._node))
+
     def places(self) -> Iterator[str]:
         """Yield the dotted keys below the place; `*` stands for names and numbers of entries."""
         return self._below(self._node, "")

@@ -92,7 +92,10 @@ def with_copy_of(
     if not trees:
         return run, source
     if other.code.is_dir():
-        shutil.copytree(other.code, run.folder.code, symlinks=True)
+        try:
+            shutil.copytree(other.code, run.folder.code, symlinks=True)
+        except shutil.Error as error:  # it lists all files
+            raise OSError(error.args[0][0][-1].partition(": ")[0]) from error
     target = partial(_moved, other, run.folder)
     copies = (each.model_copy(update={"target": target(each.target)}) for each in trees)
     write_record(run.folder.code_record, CodeSnapshot(trees=tuple(copies)))

@@ -36,7 +36,7 @@ from headrace.runs.on_disk import mentioned, note_sizes
 from headrace.runs.parts import SuiteSite
 from headrace.runs.planned_steps import KINDS
 from headrace.runs.provenance import write_provenance
-from headrace.runs.resolve import check_evaluated, of_run, resolve
+from headrace.runs.resolve import check_evaluated, of_run, resolve, within_reach
 from headrace.runs.results import write_report
 from headrace.runs.runs import (
     Run,
@@ -93,7 +93,7 @@ def _checked(
     by = Actor.of(request.owner, request.user).user
     check_user(site, by)
     if request.of:
-        evaluated = there(request.of)
+        evaluated = within_reach(there(request.of), loaded, site)
         check_files(evaluated.record)
         folder = RunFolder(Path(evaluated.record.folder))
         site = allowing_copy(site, folder, is_from_terminal=is_from_terminal)
@@ -102,7 +102,7 @@ def _checked(
         loaded, site = rehearsal(loaded, site)
     recipe, site = resolve(loaded, site, request.kind, is_from_terminal=is_from_terminal)
     if request.of:
-        check_evaluated(recipe, packed_by(request.of))
+        check_evaluated(recipe, packed_by(evaluated.record.run_id))
     source: dict[str, Any] = {}
     sites: dict[str, SuiteSite] = {}
     if request.kind == "suite":

@@ -13,7 +13,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.runs.on_disk import check_there
-from headrace.runs.parts import suite_of_part
+from headrace.runs.parts import part_key, suite_of_part
 from headrace.runs.suites import is_suite, sought_by
 from headrace.suites.records import FOLD
 
@@ -38,6 +38,13 @@ class Named:
         """Its folder."""
         run = RunFolder(Path(self.record.folder))
         return run.trial(self.trial.number) if self.trial else run
+
+    @property
+    def at_site(self) -> Named:
+        """Of a trial of a suite over several sites: that of the part where it ran; else itself."""
+        key = part_key(self.record.run_id, self.trial.site) if self.trial else ""
+        part = open_ledger().run_by_key(key)
+        return self if part is None else replace(self, record=part)
 
 
 def named(name: str | None = None) -> Named:

@@ -8,7 +8,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.errors import DataError, HeadraceError, RecipeError, UnclearNamesError, UserError
+from headrace.errors import (
+    DataError,
+    HeadraceError,
+    RecipeError,
+    SiteError,
+    UnclearNamesError,
+    UserError,
+)
 from headrace.files.damage import archive_damage, is_sealed, sealed_damage
 from headrace.files.layout import RunFolder
 from headrace.recipe.fence import absolute, opened, with_code_beside
@@ -25,6 +32,7 @@ from headrace.steps.run import failure_of
 
 if TYPE_CHECKING:
     from headrace.files.manifest import Manifest
+    from headrace.runs.names import Named
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +54,7 @@ def resolve(
     """
     if kind == "pack":
         _ = recipe.named_dataset  # raises without a dataset
-    recipe = absolute(_with_init_file(recipe))
+    recipe = absolute(_with_init_file(recipe, site))
     if is_from_terminal:
         recipe = with_code_beside(recipe, Path.cwd())
     site = opened(site, is_from_terminal=is_from_terminal)
@@ -201,7 +209,25 @@ def _is_shared(path: Path, role: Role, site: Site) -> bool:
     return role.is_here or path.is_relative_to(Path(site.folder).expanduser())
 
 
-def _with_init_file(recipe: Recipe) -> Recipe:
+def within_reach(found: Named, recipe: Recipe, site: Site) -> Named:
+    """Return a run or trial by the folder that has its checkpoints, for nodes of a site.
+
+    Raises:
+        SiteError: It is a trial that ran at another site, whose folder the nodes may not see.
+    """
+    there, role = found.at_site, site.roles.get(recipe.train.role)
+    folder = there.folder.path
+    if there.record == found.record or role is None or _is_shared(folder, role, site):
+        return there
+    raise SiteError(
+        f"Trial {found.name} ran at site '{there.record.site_name}', and its folder {folder} is "
+        f"not in the folder of site '{site.name}', {site.folder}",
+        f"Name site {there.record.site_name}. Nodes of {site.name} that see the folder can load a "
+        f"file of it: headrace run RECIPE --site {site.name} train.init_from={folder}/…",
+    )
+
+
+def _with_init_file(recipe: Recipe, site: Site) -> Recipe:
     """Return the recipe with a file for the name in `train.init_from`; see `with_model`."""
     wanted = recipe.train.init_from
     if wanted is None or "/" in wanted or wanted.startswith("~") or Path(wanted).exists():
@@ -212,7 +238,7 @@ def _with_init_file(recipe: Recipe) -> Recipe:
     from headrace.runs.names import with_model
 
     found, checkpoint = with_model(wanted)
-    path = chosen(found.folder, checkpoint)
+    path = chosen(within_reach(found, recipe, site).folder, checkpoint)
     train = recipe.train.model_copy(update={"init_from": str(path)})
     return recipe.model_copy(update={"train": train})
 

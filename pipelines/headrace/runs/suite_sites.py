@@ -15,7 +15,7 @@ from headrace.files.machine import free_bytes
 from headrace.objects.store import is_remote, read_manifest_at
 from headrace.recipe.dataset import DatasetSpec
 from headrace.recipe.fit import check_role
-from headrace.recipe.load import load_recipe, load_site, locate
+from headrace.recipe.load import available, load_recipe, load_site, locate
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.recipe.suite import SuiteSpec
@@ -29,16 +29,24 @@ _LIFETIME_S = 7 * 86400.0
 _FILES = (".yaml", ".yml", ".json")
 
 
-def asked_sites(recipe: str, overrides: Sequence[str], sites: str) -> tuple[str, tuple[str, ...]]:
+def asked_sites(
+    recipe: str, overrides: Sequence[str], sites: Sequence[str] | None
+) -> tuple[str, tuple[str, ...]]:
     """Return the site of a suite, and the overrides with all its sites if there are several.
 
     Args:
         recipe: Name or file of the recipe.
         overrides: Changes to it.
-        sites: Names or files with commas between them; they replace `suite.sites` of the recipe.
-            Empty: these, or `laptop`.
+        sites: Names or files, also with commas between them; they replace `suite.sites` of the
+            recipe. None or empty: these, or `laptop`.
+
+    Raises:
+        UserError: All names are empty.
     """
-    names = [each.strip() for each in sites.split(",") if each.strip()]
+    names = [name for each in sites or () for part in each.split(",") if (name := part.strip())]
+    if sites and not names:
+        valid = f"Valid: {', '.join(available('sites'))}, or the YAML file of a site."
+        raise UserError(f"--site is '{','.join(sites)}', without a name", valid)
     if len(names) > 1:
         return names[0], (*overrides, f"suite.sites=[{','.join(names)}]")
     suite = load_recipe(recipe, overrides).suite

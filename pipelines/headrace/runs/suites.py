@@ -78,7 +78,8 @@ def ask(
 ) -> None:
     """Send a command to a suite; its driver, or the next one, applies it within seconds.
 
-    A suite that has ended takes only commands for more trials: `headrace resume` runs them.
+    A suite that has ended takes only commands for more trials, and unless it has succeeded for its
+    sites: `headrace resume` applies them.
 
     Args:
         record: The suite.
@@ -93,7 +94,9 @@ def ask(
             apply to a trial.
         UnknownNameError: A trial or the site does not exist.
     """
-    if record.state.is_final and what not in _LATER:
+    is_of_site = what.endswith("-site")
+    is_later = what in _LATER or (is_of_site and record.state is not StepState.SUCCEEDED)
+    if record.state.is_final and not is_later:
         raise UserError(
             f"Suite {record.run_id} has ended already: {record.state.value}",
             f"Look at it: headrace suite show {record.run_id}. Go on with one that has not "
@@ -102,7 +105,7 @@ def ask(
     check_there(record)
     if numbers:
         _check(record.run_id, what, numbers)
-    if what.endswith("-site"):
+    if is_of_site:
         details = _check_site(record, **more)
     by = by or Actor.here()
     content = {"what": what, "by": str(by), "numbers": tuple(numbers), **more}

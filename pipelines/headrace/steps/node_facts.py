@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import psutil
 
+from headrace import __version__
 from headrace.batch.commands import answer_of
 from headrace.files.tiers import folder_of
 from headrace.steps.context import StepContext
@@ -70,6 +71,11 @@ def node_facts(tiers: Mapping[str, str]) -> dict[str, Any]:
         "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
         "tiers": {name: _space(Path(folder)) for name, folder in tiers.items()},
     }
+
+
+def software() -> str:
+    """Return the versions that all sites of a suite must share: of headrace and of Python."""
+    return f"headrace {__version__}, Python {sys.version_info.major}.{sys.version_info.minor}"
 
 
 @cache

@@ -39,7 +39,7 @@ _FIXED = {
     "name": "Names of trials: suite.trial_name.",
     "pack": "All trials share one packed dataset.",
     "pack_role": "All trials share one packed dataset.",
-    "suite": "A trial has no trials.",
+    "suite": "It holds for the whole suite; a list has brackets: suite.sites=[lab,box].",
     "train.role": "All trials share one lease.",
 }
 """Keys that are the same for all trials, and why."""

@@ -11,13 +11,14 @@ from headrace.checkpoints.files import progress_in
 from headrace.clusters.cancellable_call import GRACE_S
 from headrace.clusters.node_calls import Node
 from headrace.clusters.shared_calls import EndedCall, SharedCalls
-from headrace.errors import HeadraceError, LeaseEndsError, StepError
+from headrace.errors import HeadraceError, LeaseEndsError, SiteError, StepError
 from headrace.files.atomic import is_there, read_text
 from headrace.states import StepState
 from headrace.steps.context import StepContext
 from headrace.steps.mailbox import StepResult
 from headrace.suites.driver import SuiteDriver
 from headrace.suites.event_log import Journal
+from headrace.suites.node_slots import NodeCapacity
 from headrace.suites.nodes import Capacity, SuiteNodes
 from headrace.suites.points import AssignedTrials, PointSource
 from headrace.suites.records import Ended, Started, SuiteSummary, TrialJob, Withdrawn
@@ -157,6 +158,7 @@ class LeaseDriver(SuiteDriver):
         entries = []
         for call in calls:
             if isinstance(call.tag, Node):  # it was asked for its capacity
+                self._check_software(call.result)
                 if self._nodes.joined(call.tag, call.result, call.error):
                     self._events.enqueue()
             elif isinstance(call.tag, int):
@@ -167,6 +169,15 @@ class LeaseDriver(SuiteDriver):
                 entries.append(self._ended(row, result))
         self._events.note(*entries)
         self._let_go([self.suite_state.rows[each.number] for each in entries])  # before a begin
+
+    def _check_software(self, node: NodeCapacity | None) -> None:
+        """Refuse a node of a suite's part with other versions than the suite's control side."""
+        wanted, name = self._context.spec.inputs.get("software"), self._context.site.name
+        if node is not None and wanted not in (None, node.software):
+            raise SiteError(
+                f"Nodes of site '{name}' have {node.software}; those of this suite need {wanted}",
+                f"Install these there, or leave the site out: headrace suite site {name} --leave",
+            )
 
     def _ended(self, row: TrialState, result: StepResult, *, is_orphan: bool = False) -> Ended:
         number, started = row.trial.number, row.started

@@ -22,6 +22,7 @@ from headrace.files.layout import StepFolder
 from headrace.files.machine import available_memory_bytes
 from headrace.processes.identity import CPUS, MEMORY
 from headrace.record import Record
+from headrace.steps.node_facts import software
 
 _NONE = "-1"
 
@@ -48,6 +49,8 @@ class NodeCapacity(Record):
     """CPUs, by the worker's affinity."""
     memory_bytes: int
     """Memory that was free when this was first asked."""
+    software: str = ""
+    """Versions of headrace and Python, see `headrace.steps.node_facts.software`."""
 
 
 @cache
@@ -60,6 +63,7 @@ def capacity() -> NodeCapacity:
         mask=mask,
         cpus=tuple(sorted(os.sched_getaffinity(0))),
         memory_bytes=available_memory_bytes(),
+        software=software(),
     )
 
 

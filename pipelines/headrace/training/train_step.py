@@ -98,12 +98,18 @@ def _skipped_outputs(skipped: Skipped) -> dict[str, Any]:
 
 
 def completed(context: StepContext, manifest: Manifest) -> TrainingOutcome | None:
-    """Return the outcome of the same recipe on the same dataset, if the run has completed it."""
-    outcome = read_record(context.run_folder.checkpoints / checkpoints.OUTCOME, TrainingOutcome)
+    """Return the outcome of the same recipe on the same dataset, if the run has completed it.
+
+    Its checkpoints are those of this folder, which may be a copy of another site's.
+    """
+    folder = context.run_folder.checkpoints
+    outcome = read_record(folder / checkpoints.OUTCOME, TrainingOutcome)
     if outcome is None or outcome.fingerprint != training_fingerprint(context.recipe, manifest):
         return None
-    gone = outcome.checkpoint and not Path(outcome.checkpoint).exists()
-    return None if gone else outcome
+    named = {"checkpoint": outcome.checkpoint, "best_checkpoint": outcome.best_checkpoint}
+    here = {key: str(folder / Path(file).name) for key, file in named.items() if file}
+    gone = outcome.checkpoint and not Path(here["checkpoint"]).exists()
+    return None if gone else outcome.model_copy(update=here)
 
 
 def _follower(context: StepContext, manifest: Manifest) -> tuple[Follower, tuple[int, int]]:

@@ -389,6 +389,15 @@ def test_a_site_of_a_suite_is_paused_limited_and_left(
     assert (act.what, act.details.partition(":")[0]) == (command["what"], options[0])
 
 
+def test_a_site_of_a_suite_that_was_cancelled_is_used_again_before_it_is_resumed(
+    suite: Run,
+) -> None:
+    words = ("site", over_sites(suite).run_id, "box", "--resume")
+    end_run(suite, StepState.CANCELLED, "a test")
+    assert f"headrace resume {suite.run_id}" in shown(*words)
+    assert '"resume-site"' in suite.folder.controls.read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "sites", "why"),
     [

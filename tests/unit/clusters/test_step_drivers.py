@@ -18,6 +18,7 @@ from headrace.files.layout import LeaseFolder, RunFolder, SiteFolder, StepFolder
 from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import Progress, StepResult, StepSpec, StepStatus
+from headrace.suites.records import SiteSummary, SuiteSummary
 from support.factories import write_lease
 from support.leases import submit_look
 from support.rank_processes import DRIVERS
@@ -233,6 +234,29 @@ def test_running_steps_are_told_with_their_metrics(tmp_path):
     ]
 
 
+def test_each_site_of_a_suite_has_figures(tmp_path):
+    lease, run = LeaseFolder(tmp_path / "lease"), RunFolder(tmp_path / "run")
+    lease.steps.mkdir(parents=True)
+    folder = _submitted(lease, "sites", run_folder=str(run.path))
+    write_record(folder.status, StepStatus(state=StepState.RUNNING))
+    registry = CollectorRegistry()
+    registry.register(StepFigures(lease))
+    assert not any("site=" in line for line in _lines(registry))  # not planned yet
+    box = SiteSummary(site="box", state="open", running=2, assigned=1, ended=4, usd=1.5, eta_s=60)
+    lab = SiteSummary(site="lab", state="closed")
+    write_record(run.summary, SuiteSummary(total=9, sites=(box, lab)))
+    found = [line for line in _lines(registry) if "site=" in line]
+    assert len(found) == 8
+    for line, value in (
+        ('trials{run="r",site="box",state="running",step="sites"}', 2.0),
+        ('trials{run="r",site="box",state="ended",step="sites"}', 4.0),
+        ('trials{run="r",site="lab",state="ended",step="sites"}', 0.0),
+        ('usd{run="r",site="box",step="sites"}', 1.5),
+        ('eta_seconds{run="r",site="box",step="sites"}', 60.0),
+    ):
+        assert f"headrace_step_site_{line} {value}" in found
+
+
 def test_they_are_among_the_figures_of_the_process_where_the_package_is_installed(
     tmp_path, monkeypatch
 ):
@@ -254,8 +278,8 @@ def _lines(registry):
     return [line for line in told if not line.startswith("#")]
 
 
-def _submitted(lease, name):
+def _submitted(lease, name, run_folder="/nowhere"):
     spec = StepSpec(
-        key=f"r/{name}/1", kind=name, run_id="r", name=name, attempt=1, run_folder="/nowhere"
+        key=f"r/{name}/1", kind=name, run_id="r", name=name, attempt=1, run_folder=run_folder
     )
     return mailbox.submit(lease, spec)

@@ -21,6 +21,7 @@ from headrace.errors import (
     RecipeError,
     SiteError,
     StepError,
+    StorageError,
     StorageFullError,
 )
 from headrace.execution import decisions, step_attempts
@@ -109,6 +110,28 @@ def test_a_part_waits_for_a_folder_that_cannot_be_used(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         execute(run, nothing, waits_for_storage=True)
     assert len(asked) == 3
+
+
+def test_a_part_whose_folder_is_gone_opens_no_lease_until_it_is_back(monkeypatch):
+    run, looks, asked = make_run(), [], []
+
+    def tick() -> None:
+        looks.append(1)
+        if 1 < len(looks) < 5:
+            raise StorageError("The folder is gone")
+
+    def submitted(*_: object) -> None:
+        asked.append(len(looks))
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        raise LeaseLostError("Its folder is gone")
+
+    monkeypatch.setattr(step_attempts, "_submit", submitted)
+    monkeypatch.setattr("headrace.execution.execute._STORAGE_PAUSE_S", 0.01)
+    with pytest.raises(KeyboardInterrupt):
+        execute(run, tick, waits_for_storage=True)
+    assert asked[0] == 0
+    assert asked[1] >= 5
 
 
 def test_a_run_goes_on_while_nobody_can_ask_the_ledger_how_it_stands(caplog):

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.files.lines import append_line
-from headrace.suites.records import Assigned, Control
+from headrace.states import FailureClass
+from headrace.suites.records import Assigned, Control, Ended
 from support.scripted_parts import Clock, ScriptedSuite, patched
 
 _FAULTS = ("unreachable", "long unreachable", "fail", "driver", "leave", "pause")
@@ -117,6 +118,36 @@ def test_a_site_that_is_left_gives_its_trials_to_the_others(tmp_path: Path, cloc
     assert suite.parts[0].executed == []
     taken = [e for e in suite.journal.entries() if isinstance(e, Assigned) and not e.site]
     assert len(taken) >= 2
+
+
+def test_the_sites_of_an_ended_suite_have_no_further_cost(tmp_path: Path, clock: Clock) -> None:
+    suite = _suite(tmp_path, clock)
+    for site in suite.driver._sites.values():
+        site.usd_per_hour = 3.0
+    _until_over(suite)
+    assert suite.driver._is_over()
+    rows = suite.driver._summary(None).sites
+    assert [(each.expected_usd, each.eta_s) for each in rows] == [(0.0, None)] * 2
+
+
+@pytest.mark.parametrize("num_full", [1, 2])
+def test_trials_of_a_site_with_a_full_disk_go_to_others(
+    tmp_path: Path, clock: Clock, num_full: int
+) -> None:
+    suite = _suite(tmp_path, clock)
+    for part in suite.parts[:num_full]:
+        part.is_full = True
+    _until_over(suite)
+    if num_full == 1:
+        _check_whole(suite)
+        assert sorted(suite.parts[1].executed) == list(range(1, 13))
+        (site, _) = suite.driver._sites.values()
+        assert site.failures > 0
+    else:  # each site has tried each of them
+        assert {each.failure_class for each in suite.ends()} == {FailureClass.CAPACITY}
+        entries = suite.journal.entries()
+        tried = {(each.number, each.site) for each in entries if isinstance(each, Ended)}
+        assert len(tried) == 24
 
 
 @pytest.mark.parametrize("what", ["cancel", "limit", "retry"])

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
+import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
 
-from headrace.errors import SiteError, StepError, UnknownNameError, UserError
+from headrace.errors import SiteError, StepError, StorageError, UnknownNameError, UserError
+from headrace.execution import check
 from headrace.execution.resume import take_over_changed, take_over_run
+from headrace.execution.step_attempts import _inputs
 from headrace.files.layout import RunFolder
 from headrace.files.lines import append_line
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
 from headrace.ledger.run_filter import RunFilter
+from headrace.multi_site import part, site_link
 from headrace.multi_site.part import bring_dataset
 from headrace.multi_site.parts import make_part, trial_at
 from headrace.objects.store import read_manifest_at
@@ -27,12 +34,16 @@ from headrace.runs.names import named
 from headrace.runs.origin import origin
 from headrace.runs.planned_steps import steps_of
 from headrace.runs.provenance import read_provenance
+from headrace.runs.results import trials_of
 from headrace.runs.runs import Run, open_run
 from headrace.runs.suite_sites import asked_sites
 from headrace.runs.suites import has_more_to_do
-from headrace.states import DRIVER_ROLE
+from headrace.states import DRIVER_ROLE, StepState
+from headrace.steps.node_facts import software
+from headrace.suites.event_log import Journal
 from headrace.suites.points import expand, trial_recipe
-from headrace.suites.records import Added, CommandsApplied, Control
+from headrace.suites.records import Added, CommandsApplied, Control, Trial
+from support.command_line import headrace
 from support.factories import write_site
 from support.ledger_rows import lease_row
 from support.many_sites import DATASET, packed_suite, write_sites
@@ -64,6 +75,7 @@ def test_a_part_is_made_once_from_the_suites_record(headrace_home: Path) -> None
     assert part.recipe.objectives == suite.recipe.objectives
     assert [step.role for step in steps_of(part.recipe, "part")] == ["gpu", "gpu"]
     assert steps_of(suite.recipe, "suite")[-1].role == DRIVER_ROLE
+    assert _inputs(part, steps_of(part.recipe, "part")[0]) == {"software": software()}
     assert read_provenance(part.folder) == read_provenance(suite.folder)
     first = next(iter(expand(suite.recipe)))
     recipe = trial_recipe(json.loads(part.folder.source.read_bytes()), first.values)
@@ -144,6 +156,21 @@ def test_later_trials_let_a_part_that_has_ended_go_on(headrace_home: Path) -> No
     assert not has_more_to_do(part)
 
 
+def test_values_that_json_lacks_reach_a_part_and_its_next_driver(headrace_home: Path) -> None:
+    suite = packed_suite(headrace_home)
+    trial = Trial(number=1, name="a", values={"model.x": math.inf}, group=1)
+    command = Control(what="assign", by="suite", trials=(Added(trial=trial),))
+    (given,) = Control.model_validate_json(command.model_dump_json()).trials
+    assert given.trial == trial
+    append_line(suite.folder.journal, given.model_dump_json())
+    with Journal(suite.folder, "a driver") as written:
+        (entry,) = written.entries()
+    assert isinstance(entry, Added)
+    assert entry.trial == trial
+    (row,) = trials_of(record(suite))
+    assert row.values == {"model.x": None}  # databases have no infinite number in JSON
+
+
 def _no_tick() -> None:
     pass
 
@@ -174,7 +201,22 @@ def test_the_dataset_is_copied_once_and_an_interrupted_copy_is_completed(
     copied = [parts.part_status(each.folder) for each in (part, other)]
     total = sum(each.copied_bytes for each in copied)
     assert 900_000 <= total <= 1_200_000  # the intact shard is not copied, and none twice
-    assert sum(each.usd or 0.0 for each in copied) == pytest.approx(total * 0.09e-9)
+
+
+def test_a_folder_that_is_gone_is_waited_for_and_not_made_anew(
+    headrace_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_part(packed_suite(headrace_home), "box")
+
+    def execute(_run: Run, tick: Callable[[], None], **_: object) -> None:
+        tick()
+        run.site_folder.path.rename(headrace_home / "elsewhere")
+        with pytest.raises(StorageError, match="is gone"):
+            tick()
+
+    monkeypatch.setattr(part, "execute", execute)
+    part.serve(run)
+    assert not run.site_folder.path.exists()
 
 
 def test_a_dataset_that_is_there_is_not_copied(headrace_home: Path) -> None:
@@ -275,15 +317,66 @@ def test_airflow_names_sites_and_no_files(headrace_home: Path) -> None:
         (" lab , box,", "[a,b]", ("lab", ("suite.sites=[a,b]", "suite.sites=[lab,box]"))),
         ("lab,", "", ("lab", ())),
         ("lab", "[a,b]", ("lab", ("suite.sites=[a,b]", "suite.sites=[]"))),
-        ("", "[a,b]", ("a", ("suite.sites=[a,b]",))),
-        ("", "", ("laptop", ())),
+        (None, "[a,b]", ("a", ("suite.sites=[a,b]",))),
+        (None, "", ("laptop", ())),
     ],
 )
 def test_sites_of_a_command(
-    headrace_home: Path, given: str, known: str, wanted: tuple[str, tuple[str, ...]]
+    headrace_home: Path, given: str | None, known: str, wanted: tuple[str, tuple[str, ...]]
 ) -> None:
     overrides = (f"suite.sites={known}",) if known else ()
-    assert asked_sites("digits", overrides, given) == wanted
+    for sites in ([given], given.split(",")) if given else (None, ()):
+        assert asked_sites("digits", overrides, sites) == wanted
+
+
+@pytest.mark.parametrize("words", [["--site", ","], ["--site", ""], ["--site", "", "--site", " "]])
+def test_sites_without_a_name_are_refused(headrace_home: Path, words: list[str]) -> None:
+    write_sites(headrace_home)
+    with pytest.raises(UserError, match="without a name") as error:
+        headrace("sweep", "digits", "seed=1,2", *words)
+    assert "Valid: box, lab, laptop" in error.value.hint
+
+
+def test_a_full_disk_is_named_without_each_file(headrace_home: Path, tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.py").write_text("V = 1\n")
+    (code / "mine.yaml").write_text(f"train: {{script: {code}/train.py}}\n")
+    suite = packed_suite(headrace_home, recipe=str(code / "mine.yaml"))
+    full = shutil.Error([("a", "b", "[Errno 28] No space left on device: 'a' -> 'b'")] * 2)
+    with patch("shutil.copytree", side_effect=full), pytest.raises(SiteError) as error:
+        make_part(suite, "box")
+    assert error.value.what.endswith("cannot be written: [Errno 28] No space left on device")
+
+
+def test_the_last_cost_of_a_part_is_that_after_its_end(
+    headrace_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = packed_suite(headrace_home)
+    part = make_part(suite, "box")
+    prices = {"usd": 0.05}
+    monkeypatch.setattr(site_link, "start_part", lambda _: None)
+    monkeypatch.setattr(site_link, "run_cost", lambda _: SimpleNamespace(unpriced=0, **prices))
+    link = site_link.SiteLink(suite, "box")
+    link.has_read.wait(30)
+    link.close()
+    prices["usd"] = 0.01
+    link._round()
+    assert link.look.usd == 0.05  # it is asked for every 20 s
+    open_ledger().finish_run(part.run_id, StepState.SUCCEEDED, 1.0)
+    link._round()
+    assert (link.look.usd, link.look.state) == (0.01, StepState.SUCCEEDED)
+
+
+def test_a_check_says_of_which_sites_no_batch_was_tried(
+    headrace_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_sites(headrace_home)
+    monkeypatch.setattr(check, "_tried", lambda *_: iter(()))
+    seen = {each.subject: each.seen for each in check.check("digits", (), ["lab,box"]).findings}
+    assert seen["sites"].startswith("the batch was that of lab; of box only")
+    alone = check.check("digits", (), ["lab"]).findings
+    assert [each.subject for each in alone] == ["time"]
 
 
 def test_the_driver_takes_no_place_of_its_site(headrace_home: Path) -> None:

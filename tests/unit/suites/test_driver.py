@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from headrace.clusters import lease_client
-from headrace.errors import LeaseEndsError, StepCancelledError, SuiteFailedError
+from headrace.errors import LeaseEndsError, SiteError, StepCancelledError, SuiteFailedError
 from headrace.files.atomic import read_record, write_marker
 from headrace.files.layout import LeaseFolder, RunFolder
 from headrace.files.lines import append_line
 from headrace.recipe.site import Role
 from headrace.recipe.suite import Objective
 from headrace.steps.context import StepContext
+from headrace.steps.node_facts import software
 from headrace.suites.event_log import Journal, TakenOverError
 from headrace.suites.records import Control, Ended, Entry, Started, SuiteSummary, Trial
 from headrace.suites.suite_state import SuiteState
@@ -143,6 +144,19 @@ def test_few_trials_are_spread_over_nodes_that_answer_late(lease: LeaseFolder) -
     run_suite(context, Listed({}, {}), replace(work(), capacity=late_capacity))
     nodes = {each.node for each in _entries(context.run_folder) if isinstance(each, Started)}
     assert nodes == {"node-0", "node-1"}
+
+
+def test_a_site_with_other_versions_is_named_before_its_first_trial(lease: LeaseFolder) -> None:
+    context = suite_context(lease, "other", sites=("laptop", "box"))
+    spec = context.spec.model_copy(update={"inputs": {"software": "headrace 0.0.9, Python 3.9"}})
+    with pytest.raises(SiteError) as error:
+        run_suite(replace(context, spec=spec), Listed({}, {}), work())
+    assert error.value.what == (
+        f"Nodes of site 'laptop' have {software()}; those of this suite need headrace 0.0.9, "
+        "Python 3.9"
+    )
+    assert "headrace suite site laptop --leave" in error.value.hint
+    assert executions(context.run_folder) == []
 
 
 @pytest.mark.parametrize(("keep", "left"), [("best", {2, 3}), ("none", {3}), ("all", {1, 2, 3, 4})])
