@@ -168,7 +168,7 @@ def test_values_that_json_lacks_reach_a_part_and_its_next_driver(headrace_home: 
     assert isinstance(entry, Added)
     assert entry.trial == trial
     (row,) = trials_of(record(suite))
-    assert row.values == {"model.x": None}  # databases have no infinite number in JSON
+    assert row.values == {"model.x": math.inf}
 
 
 def _no_tick() -> None:
