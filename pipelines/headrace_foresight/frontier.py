@@ -46,7 +46,10 @@ def frontier(recipe: Recipe, sites: Sequence[Site]) -> Frontier:
     speeds = relative(known, [site.name for site in sites])
     name, trials = next(iter(known.items()))
     suite = recipe.suite or SuiteSpec()
-    planned = tuple(_planned(recipe, site, speeds[site.name]) for site in sites)
+    prices = {site.name: usd_of_slot(recipe, site) for site in sites}
+    planned = tuple(
+        _planned(recipe, site, speeds[site.name], prices[site.name] or 0.0) for site in sites
+    )
     draws = _draws(suite, trials)  # at speed 1 on the first known site
     points = _points(suite, partial(_point, planned, draws, suite.budget))
     source = f"{len(trials)} trials, by {found[name][1]} earlier runs or trials on {name}"
@@ -58,7 +61,7 @@ def frontier(recipe: Recipe, sites: Sequence[Site]) -> Frontier:
                 slots=each.slots,
                 start_s=each.start_s,
                 speed=each.speed,
-                usd_per_hour=each.usd_per_hour,
+                usd_per_hour=prices[each.name],
             )
             for each in planned
         ),
@@ -66,7 +69,7 @@ def frontier(recipe: Recipe, sites: Sequence[Site]) -> Frontier:
     )
 
 
-def _planned(recipe: Recipe, site: Site, speed: float) -> PlannedSite:
+def _planned(recipe: Recipe, site: Site, speed: float, usd_per_hour: float) -> PlannedSite:
     """Return a site before it is used."""
     role = site.roles[recipe.train.role]
     is_own = meter_of(role) is None
@@ -74,7 +77,7 @@ def _planned(recipe: Recipe, site: Site, speed: float) -> PlannedSite:
         name=site.name,
         slots=places_of(recipe, role),
         is_own=is_own,
-        usd_per_hour=usd_of_slot(recipe, site) or 0.0,
+        usd_per_hour=usd_per_hour,
         start_s=trial_order(recipe).start_s(site, recipe.train.role),
         speed=speed,
         min_paid_s=0.0 if is_own else LEAST_PAID_S,

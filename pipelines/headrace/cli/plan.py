@@ -130,19 +130,28 @@ def frontier_shown(found: Frontier) -> Iterator[str | Table]:
         return
     yield found.source
     names = [each.site for each in found.sites]
+    unpriced = {each.site for each in found.sites if each.usd_per_hour is None}
+    more = "+?" if unpriced else ""
     table = plain_table("policy", "deadline", figures=("makespan", "cost", *names))
     for each in found.points:
         table.add_row(
             each.policy,
             duration(each.deadline_s) or "none",
             f"{duration(each.makespan_s.mean)} ± {duration(each.makespan_s.half)}",
-            f"${hundredths(each.usd.mean)} ± {hundredths(each.usd.half)}",
-            *(f"${hundredths(each.usd_of.get(name, 0.0))}" for name in names),
+            f"${hundredths(each.usd.mean)} ± {hundredths(each.usd.half)}{more}"
+            if unpriced != {*names}
+            else "?",
+            *(
+                "?" if name in unpriced else f"${hundredths(each.usd_of.get(name, 0.0))}"
+                for name in names
+            ),
         )
     yield table
     most = max(each.usd.mean for each in found.points)
+    if not most:
+        return
     bars = plain_table("", "", figures=("makespan",))
-    for each in sorted(found.points, key=lambda each: each.makespan_s.mean) if most else ():
+    for each in sorted(found.points, key=lambda each: each.makespan_s.mean):
         bar = f"{'█' * math.ceil(_BAR * each.usd.mean / most)} ${hundredths(each.usd.mean)}"
         bars.add_row(bar, each.policy, duration(each.makespan_s.mean))
     yield bars

@@ -137,8 +137,8 @@ class ExpectedSite(Record):
     """Seconds from a request for nodes until they begin a trial: queue, boot, copies."""
     speed: float
     """Speed relative to the first site."""
-    usd_per_hour: float
-    """US dollars per hour of a slot; 0 if it is free or unknown."""
+    usd_per_hour: float | None
+    """US dollars per hour of a slot; null if it is unknown."""
 
 
 class Frontier(Record):

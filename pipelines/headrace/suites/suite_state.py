@@ -220,8 +220,8 @@ class SuiteState:
         if len(self.objectives) != 1 or not row.objectives:
             return
         sign = 1 if self.objectives[0].mode == "min" else -1
-        if self.best is None or sign * row.objectives[0] < sign * self.best.objectives[0]:
-            self.best = row
+        rows = (row,) if self.best is None else (self.best, row)  # of equal ones the first
+        self.best = min(rows, key=lambda each: (sign * each.objectives[0], each.trial.number))
 
 
 @dataclass

@@ -5,10 +5,13 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from rich.table import Table
 
 from headrace import api
+from headrace.cli.plan import frontier_shown
 from headrace.errors import SiteError
 from headrace.runs.planning import Planner
+from headrace.runs.prediction import ExpectedSite, Frontier, FrontierPoint, Interval
 from support.command_line import headrace
 from support.factories import write_site
 from support.many_sites import write_sites
@@ -53,6 +56,25 @@ def test_a_suite_over_several_sites_has_leases_of_each(headrace_home: Path):
     assert [(each.site, each.role) for each in found.leases] == at
     assert told["frontier"]["points"] == []
     assert found.prediction.seconds is None
+
+
+def test_a_cost_without_a_known_price_is_not_shown_as_none():
+    known = Interval(low=1.0, mean=1.0, high=1.0)
+    usd_of = {"lab": 0.0, "aws": 1.0}
+    point = FrontierPoint(policy="spread", makespan_s=known, usd=known, usd_of=usd_of, ends_of={})
+
+    def cells(**prices: float | None) -> list[list[str]]:
+        sites = tuple(
+            ExpectedSite(site=name, slots=1, start_s=0.0, speed=1.0, usd_per_hour=usd)
+            for name, usd in prices.items()
+        )
+        _, table, *_ = frontier_shown(Frontier(points=(point,), sites=sites))
+        assert isinstance(table, Table)
+        return [[str(each) for each in column.cells] for column in table.columns[3:]]
+
+    assert cells(lab=None, aws=3.0) == [["$1.00 ± 0.00+?"], ["?"], ["$1.00"]]
+    assert cells(lab=None, aws=None) == [["?"], ["?"], ["?"]]
+    assert cells(lab=0.0, aws=3.0) == [["$1.00 ± 0.00"], ["$0.00"], ["$1.00"]]
 
 
 @pytest.mark.parametrize("command", ["plan", "check"])

@@ -157,6 +157,14 @@ def _state_after(entries: Iterable[Entry]) -> SuiteState:
     return suite_state
 
 
+def test_of_equal_trials_the_first_is_best_whichever_ended_first() -> None:
+    added = (Added(trial=trial(number)) for number in (1, 2))
+    ends = (_ended(number, 1, "succeeded", objectives=(0.5,)) for number in (2, 1))
+    suite_state = _state_after([*added, started(1, 1), started(2, 1), *ends])
+    assert suite_state.best is not None
+    assert suite_state.best.trial.number == 1
+
+
 def test_a_torn_last_line_is_cut_off_wherever_it_was_torn(run: RunFolder) -> None:
     entries: list[Entry] = [Added(trial=trial(1)), started(1, 1), _ended(1, 1, "succeeded")]
     with Journal(run, "first") as journal:
