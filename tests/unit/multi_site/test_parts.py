@@ -47,7 +47,7 @@ from support.command_line import headrace
 from support.factories import write_site
 from support.ledger_rows import lease_row
 from support.many_sites import DATASET, packed_suite, write_sites
-from support.runs import make_run
+from support.runs import attempt_row_of, ended_owner, lease_on_disk, make_run
 from support.staged_datasets import make_dataset, same_bytes
 
 
@@ -398,3 +398,14 @@ def test_another_dataset_of_the_same_name_is_replaced(headrace_home: Path) -> No
     make_dataset(target, name="older")
     bring_dataset(part, _no_tick)
     assert same_bytes(headrace_home / "lab" / "datasets" / DATASET, target)
+
+
+def test_a_part_ends_when_its_suite_was_left_by_a_second_ctrl_c(headrace_home: Path) -> None:
+    """A suite whose process was only killed has a driver that is still at work, or will be."""
+    suite = packed_suite(headrace_home, owner=ended_owner())
+    made = make_part(suite, "box")
+    attempt_row_of(suite, "suite", lease_on_disk(suite, DRIVER_ROLE))
+    part._until_suite_ends(made)()
+    open_ledger().set_attempt(suite.run_id, "suite", 1, state=StepState.CANCELLED)
+    with pytest.raises(KeyboardInterrupt):
+        part._until_suite_ends(made)()
