@@ -23,7 +23,7 @@ BUDGETS = {
     "headrace/files": 1907,
     "headrace/leases": 382,
     "headrace/ledger": 2579,
-    "headrace/multi_site": 1206,
+    "headrace/multi_site": 1216,
     "headrace/objects": 1511,
     "headrace/packing": 8977,
     "headrace/processes": 1360,

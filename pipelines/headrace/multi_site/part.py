@@ -89,15 +89,25 @@ def _carry_out(run: Run) -> None:
         owner = process_owner()
         open_ledger().reopen_run(run.run_id, owner)
         run = owned_by(run, owner)
-        patiently(run, tick, tick)
-        _note(run, phase="starting", why="")
-        for container in containers_of(run.recipe, run.site):
-            pull(container, run.site_folder.path)
-        bring_dataset(run, tick)
+        _prepare(run, tick)
         _note(run, phase="running")
         failed = execute(run, tick, waits_for_storage=True)
         if failed is not None or not has_more_to_do(run.folder):
             return
+
+
+def _prepare(run: Run, tick: Tick) -> None:
+    """Bring what the site needs; begin again if its folder was gone meanwhile."""
+    while True:
+        patiently(run, tick, tick)
+        try:
+            _note(run, phase="starting", why="")
+            for container in containers_of(run.recipe, run.site):
+                pull(container, run.site_folder.path)
+            return bring_dataset(run, tick)
+        except (OSError, StorageError):
+            if is_there(run.folder.request):
+                raise
 
 
 def _until_suite_ends(run: Run) -> Tick:

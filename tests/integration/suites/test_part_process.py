@@ -13,12 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
 from headrace.multi_site.part import is_served, start_part
 from headrace.multi_site.parts import make_part
 from headrace.runs.owners import owner_process
-from headrace.runs.parts import part_status
+from headrace.runs.parts import PartStatus, part_status
 from headrace.states import StepState
 from support.many_sites import packed_suite
 from support.waiting import wait_until
@@ -72,6 +73,7 @@ def test_a_parts_process_outlives_its_caller_and_goes_on_after_a_kill(
     owner = record().owner
     first.kill()
     wait_until(lambda: not is_served(part.folder), 10, "the lock to be free")
+    write_record(part.folder.part, PartStatus())
     start_part(part)
     wait_until(lambda: record().owner != owner, 20, "the next process to take the part over")
     wait_until(lambda: part_status(part.folder).phase == "running", 30, "it to go on")
