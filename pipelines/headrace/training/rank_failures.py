@@ -204,7 +204,8 @@ def _kind(error: BaseException) -> FailureKind:
     says_so = isinstance(error, RuntimeError) and _contains(text, _MEMORY_WORDS)
     if isinstance(error, MemoryError) or is_named or says_so:
         return FailureKind.OUT_OF_MEMORY
-    if isinstance(error, RuntimeError) and _contains(text, _PORT_WORDS):
+    by_store = isinstance(error, OSError) and _is_internal(error)  # its port is headrace's choice
+    if (isinstance(error, RuntimeError) or by_store) and _contains(text, _PORT_WORDS):
         return FailureKind.PORT_TAKEN
     if _is_distributed(error, text):
         return FailureKind.PEER_LOST

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import socket
+from datetime import timedelta
 from multiprocessing import resource_sharer
 from pathlib import Path
 
@@ -33,6 +35,7 @@ from headrace.training.rank_failures import (
     to_error,
     verdict,
 )
+from headrace.training.rendezvous import tcp_store
 from headrace.training.watch_ranks import Beat, read_beat
 
 
@@ -229,6 +232,17 @@ def test_beats_are_counted(tmp_path):
     count, at_s = read_beat(path)
     assert count == 2
     assert at_s is not None
+
+
+def test_a_port_that_another_process_took_is_chosen_anew():
+    """Between the choice of a port and its use any process may take it."""
+    taken = socket.create_server(("127.0.0.1", 0))
+    with taken, pytest.raises(OSError, match="in use") as caught:
+        tcp_store(("127.0.0.1", taken.getsockname()[1]), 0, 2, timedelta(seconds=5))
+    trace = caught.value.__traceback__
+    assert trace is not None
+    of_rank = caught.value.with_traceback(trace.tb_next)
+    assert describe(of_rank, 0).kind is FailureKind.PORT_TAKEN
 
 
 @pytest.mark.parametrize(
