@@ -55,7 +55,7 @@ def site_outcomes(folder: RunFolder, recipe: Recipe) -> tuple[SiteOutcome, ...]:
     for each in summary.sites:
         name, before = each.site, expected.get(each.site)
         ends_s = ended.get(name, math.inf) - began
-        start_s = first.get(("started", name), math.inf) - first.get(("assigned", name), 0.0)
+        start_s = first.get(("started", name), math.inf) - first.get(("assigned", name), math.nan)
         found.append(
             SiteOutcome(
                 site=name,

@@ -23,7 +23,7 @@ def write_sites(home: Path, **changes: Any) -> None:
 
 def packed_suite(home: Path, *overrides: str, **request: Any) -> Run:
     """A suite over both sites, whose dataset lies at the first one."""
-    write_sites(home)
+    write_sites(home, prices={"usd_per_fetched_gb": 0.09})
     words = (*overrides, "suite.sites=[lab,box]", "suite.grid.seed=[1,2,3]")
     suite = make_run(**{"kind": "suite", "site": "lab", "overrides": words, **request})
     dataset = suite.site_folder.datasets / DATASET

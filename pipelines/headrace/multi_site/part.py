@@ -46,6 +46,7 @@ logger = logging.getLogger(__name__)
 _MODULE = "headrace.multi_site.part"
 _LOCK = ".part.lock"
 _LOOK_S = 5.0
+_GB = 1e9
 
 
 def start_part(part: Run) -> None:
@@ -178,17 +179,28 @@ def _copy(run: Run, source: Store, target: PackTarget, manifest: Manifest, tick:
     there = {each.name: each.stat().st_size for each in target.folder.shards.iterdir()}
     num_bytes = sum(each.num_bytes for each in manifest.shards)
     require_room(folder, num_bytes - sum(there.values()))
+    price, begun_s = run.site.prices.usd_per_fetched_gb, time.monotonic()
 
     def progress(done: int, total: int) -> None:
         copied = before.copied_bytes + traffic.brought.source_bytes
-        _note(run, done=done, total=total, copied_bytes=copied)
+        _note(
+            run,
+            done=done,
+            total=total,
+            copied_bytes=copied,
+            copied_s=before.copied_s + time.monotonic() - begun_s,
+            usd=None if price is None else price * copied / _GB,
+        )
         tick()
 
     store = GangStore(source, manifest.shards, None, traffic)
     filling = Filling(store=store, manifest=manifest, splits=tuple(manifest.splits))
     fetch_shards(filling, folder, manifest.shards, target.has, progress)
     target.publish(manifest)
-    logger.info("Copied %s to %s", source.url, target.location)
+    now = part_status(run.folder)
+    usd = "" if now.usd is None else f", ${now.usd:.4g}"
+    took = f"{now.copied_bytes / _GB:.4g} GB in {now.copied_s:.1f} s{usd}"
+    logger.info("Copied %s to %s: %s", source.url, target.location, took)
 
 
 def _note(run: Run, **changes: Any) -> None:

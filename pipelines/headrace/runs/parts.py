@@ -43,6 +43,10 @@ class PartStatus(Record):
     """Bytes of the dataset; 0 if nothing has to be copied."""
     copied_bytes: int = 0
     """Bytes of whole shards that were copied, of all copies together."""
+    copied_s: float = 0.0
+    """Seconds of copying, of all copies together."""
+    usd: float | None = None
+    """US dollars for the copied bytes; null if the site has no price of transfer."""
 
 
 def part_key(suite_id: str, site: str) -> str:

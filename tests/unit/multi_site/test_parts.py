@@ -201,6 +201,7 @@ def test_the_dataset_is_copied_once_and_an_interrupted_copy_is_completed(
     copied = [parts.part_status(each.folder) for each in (part, other)]
     total = sum(each.copied_bytes for each in copied)
     assert 900_000 <= total <= 1_200_000  # the intact shard is not copied, and none twice
+    assert sum(each.usd or 0.0 for each in copied) == pytest.approx(total * 0.09e-9)
 
 
 def test_a_folder_that_is_gone_is_waited_for_and_not_made_anew(
