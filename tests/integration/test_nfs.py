@@ -1,4 +1,7 @@
-"""Two clients of a real NFS server, each with a kernel of its own."""
+"""Two clients of a real NFS server, each with a kernel of its own.
+
+Nightly, because user-mode Linux, which boots them, does not run on every processor.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from support.guests import missing
 from support.nfs import NfsMachines, nfs_machines, program
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.nightly]
 
 
 @pytest.fixture(scope="module")

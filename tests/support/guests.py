@@ -134,10 +134,14 @@ class Guest:
         process = self._process
 
         def is_up() -> bool:
-            assert process.poll() is None, (own / "console.log").read_text()[-2000:]
+            assert process.poll() is None, f"{self.name} ended"
             return self._ssh("true").returncode == 0
 
-        wait_until(is_up, _BOOT_S, f"{self.name} to boot")
+        try:
+            wait_until(is_up, _BOOT_S, f"{self.name} to boot")
+        except AssertionError as error:
+            said = [log.read_text(errors="replace")[-2000:] for log in sorted(own.glob("*.log"))]
+            raise AssertionError("\n".join((str(error), *said))) from None
 
     def _root(self, own: Path) -> list[str]:
         if isinstance(self.boots_from, Path):
