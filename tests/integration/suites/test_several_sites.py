@@ -61,12 +61,12 @@ def test_four_sites_are_killed_preempted_and_out_of_reach(
 ) -> None:
     """The table is that of one site, to the bit; the printed figures are those of the docs."""
     write_local(home, "alone")
-    write_local(home, "here", 0.4)
-    write_slurm(home, "lab", dev_slurm, 0.3, home / "lab")
-    write_ec2(home, "aws", ec2_sim, 0.4)
+    write_local(home, "here", 8.0)
+    write_slurm(home, "lab", dev_slurm, 6.0, home / "lab")
+    write_ec2(home, "aws", ec2_sim, 8.0)
     alone = SitesSuite(home, _NUM, "--site", "alone")
     with far_folder.mounted(second_slurm.shape.folder) as far:
-        write_slurm(home, "far", second_slurm, 0.3, far.path, kind="gang")
+        write_slurm(home, "far", second_slurm, 6.0, far.path, kind="gang")
         alone.wait_for_success()
         sites = ("--site", "here,lab,far,aws", "suite.policy=spread")
         calm = SitesSuite(home, _NUM, *sites)
