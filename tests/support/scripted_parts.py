@@ -26,7 +26,7 @@ from headrace.steps.run import open_context
 from headrace.suites.event_log import Journal
 from headrace.suites.records import Ended, Entry, Started, SuiteSummary, Withdrawn
 from headrace.suites.suite_state import Controls, SuiteState
-from headrace.suites.trial_policy import ended, judge
+from headrace.suites.trial_policy import ended, judge, never_begun
 from support.factories import step_spec
 from support.scripted_trials import Listed
 
@@ -55,6 +55,7 @@ class ScriptedPart:
         is_reachable: Whether its files can be read and written; it works in any case.
         is_failed: Whether its run has failed; it begins again with the next trials.
         is_full: Whether its disk is full, so that each attempt fails.
+        too_large: Trials that its nodes are too small for.
     """
 
     run: RunFolder
@@ -65,6 +66,7 @@ class ScriptedPart:
     is_reachable: bool = True
     is_failed: bool = False
     is_full: bool = False
+    too_large: set[int] = field(default_factory=set)
     messages: list[Message] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
     num_read: int = 0
@@ -138,6 +140,10 @@ class ScriptedPart:
         self._end_running()
         leaving = [row for row in rows.values() if row.leaves and row.state is StepState.QUEUED]
         self.note(*(Withdrawn(number=row.trial.number) for row in leaving))
+        too_large = [
+            row for row in self.suite_state.waiting() if row.trial.number in self.too_large
+        ]
+        self.note(*(never_begun(row, "", FailureClass.USER_ERROR) for row in too_large))
         most = self.controls.whole.limit or self.slots
         for row in self.suite_state.waiting()[: max(most - len(self.running), 0)]:
             number = row.trial.number

@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from headrace.errors import HeadraceError, LeaseEndsError
@@ -118,9 +119,11 @@ class SitesDriver(SuiteDriver):
     def _collect(self) -> None:
         found = False
         for site in self._sites.values():
-            for entry in site.link.take():
-                found = True
+            entries = site.link.take()
+            for entry in entries:
                 site.take(entry)
+            for entry in entries:
+                found = True
                 self._events.note(*self._merged(site, entry))
         if not found:
             time.sleep(_WAIT_S)
@@ -130,7 +133,8 @@ class SitesDriver(SuiteDriver):
         if isinstance(entry, Withdrawn):
             row = self.suite_state.rows.get(entry.number)
             is_here = row is not None and row.site == site.name and row.started is None
-            return [Assigned(number=entry.number, site="")] if is_here else []
+            has_left = is_here and entry.number not in site.held  # else it has come again since
+            return [Assigned(number=entry.number, site="")] if has_left else []
         if not isinstance(entry, Started | Ended):
             return []
         row = self.suite_state.rows.get(entry.number)
@@ -159,18 +163,23 @@ class SitesDriver(SuiteDriver):
         return self._judged(site, entry)
 
     def _judged(self, site: SiteState, entry: Started | Ended) -> list[Entry]:
-        """Return an entry of a part; another site tries a trial if this one's machines fail."""
-        if isinstance(entry, Started) or not (entry.is_final and is_of_site(entry)):
+        """Return an entry of a part; another site tries a trial that this one cannot run."""
+        if isinstance(entry, Started) or not entry.is_final:
+            return [entry]
+        has_begun = self.suite_state.rows[entry.number].started is not None
+        is_too_large = not has_begun and entry.failure_class is FailureClass.USER_ERROR
+        if not (is_of_site(entry) or is_too_large):
             return [entry]
         self._failed_at[entry.number].add(site.name)
         if not self._avoids(site, entry.number):
             return [entry]
-        site.pause()
+        if not is_too_large:
+            site.pause()
         again = entry.model_copy(update={"is_final": False, "is_counted": False})
         return [again, Assigned(number=entry.number, site="", why=entry.message)]
 
     def _avoids(self, site: SiteState, number: int) -> bool:
-        """Whether a trial has failed by the machines of a site, and another may try it."""
+        """Whether a site's machines cannot run a trial, and another site may try it."""
         failed = self._failed_at.get(number, set())
         others = (each for name, each in self._sites.items() if name not in failed)
         return site.name in failed and any(map(self._is_open, others))
@@ -197,7 +206,9 @@ class SitesDriver(SuiteDriver):
             lost_s = site.site.limits.lost_after
             if not site.is_reachable and site.silent_s > lost_s:
                 why = f"Site {site.name} is out of reach: {look.error or 'it does not answer'}"
-                self._give_back(site, why, also_running=site.silent_s > _GIVEN_UP * lost_s)
+                is_given_up = site.silent_s > _GIVEN_UP * lost_s
+                leaves = self._controls.sites[site.name].leaves
+                self._give_back(site, why, also_running=is_given_up or leaves)
 
     def _at(self, site: SiteState) -> list[TrialState]:
         """Return the trials of a site that have not ended."""
@@ -212,7 +223,9 @@ class SitesDriver(SuiteDriver):
             if row.started is not None:
                 result = self._lost(site, row, row.started, why)
                 entry = ended(row.started, result, self.suite_state.objectives)
-                entries.append(judge(row, entry, self._spec, is_orphan=True))
+                entries.append(judged := judge(row, entry, self._spec, is_orphan=True))
+                if judged.is_final:
+                    continue
             entries.append(Assigned(number=row.trial.number, site="", why=why))
         if rows:
             logger.warning("%d trials leave site %s: %s", len(rows), site.name, why)
@@ -291,15 +304,15 @@ class SitesDriver(SuiteDriver):
             self._send_assigned(site, some)
 
     def _possible(self, assign: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-        """Yield assignments of the plan; a trial that avoids a site leaves the place to another."""
-        if not self._failed_at:
-            yield from assign
-            return
-        waiting = [number for number, _ in self._queue.ordered()]
+        """Yield assignments of the plan.
+
+        A trial that avoids a site, or that another has not let go yet, leaves the place to another.
+        """
+        waiting = [number for number, _ in self._queue.ordered()] if assign else []
         free = dict.fromkeys(each for each in waiting if not self.suite_state.rows[each].site)
         for planned, name in assign:
             site, known = self._sites[name], [planned] if planned in free else []
-            places = (each for each in (*known, *free) if not self._avoids(site, each))
+            places = (each for each in chain(known, free) if not self._avoids(site, each))
             if (number := next(places, None)) is not None:
                 del free[number]
                 yield number, name

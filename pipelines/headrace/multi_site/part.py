@@ -22,7 +22,7 @@ from headrace.execution.ticks import Tick, tolerating_ledger_errors
 from headrace.files.atomic import is_there, tolerating_storage, write_record
 from headrace.files.layout import RunFolder
 from headrace.files.locks import at_once, exclusive_while
-from headrace.files.machine import require_room
+from headrace.files.machine import require_room, storage_error
 from headrace.files.manifest import Manifest
 from headrace.ledger.ledger import open_ledger
 from headrace.objects.protocol import Store
@@ -70,9 +70,10 @@ def serve(run: Run) -> None:
     why = ""
     try:
         _carry_out(run)
-    except (HeadraceError, KeyboardInterrupt) as error:
+    except (HeadraceError, OSError, KeyboardInterrupt) as error:
         stopped = isinstance(error, KeyboardInterrupt)
-        why = "the suite has ended" if stopped else str(error)
+        told = storage_error(error, run.folder.path) or error
+        why = "the suite has ended" if stopped else str(told)
         if not open_ledger().run(run.run_id).state.is_final:  # before its first step
             end_run(run, StepState.CANCELLED if stopped else StepState.FAILED, why)
     _note(run, phase="ended", why=why)

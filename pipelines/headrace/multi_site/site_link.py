@@ -15,6 +15,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from headrace.errors import HeadraceError, UnknownNameError
+from headrace.execution.ticks import Tick
 from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import TrialFolder
 from headrace.files.lines import append_line
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 _ROUND_S = 0.5
 _COST_EVERY_S = 20.0
+_BLOCK_BYTES = 2**22
 _OF_THE_PART = shutil.ignore_patterns("attempts", "recipe.json", "site.json")
 
 
@@ -90,7 +92,7 @@ class SiteLink:
         self._lock, self._ends = threading.Lock(), threading.Event()
         self._part: Run | None = None
         self._offset, self._cost_s = 0, float("-inf")
-        self._is_new = False
+        self._is_new, self._done_at = False, (-1, -1)
         self.has_read = threading.Event()
         """Set when the journal was read once, or the site cannot be reached."""
         threading.Thread(target=self._run, name=f"site-{name}", daemon=True).start()
@@ -136,19 +138,22 @@ class SiteLink:
         if part is None:
             self.look = PartLook(seen_s=time.monotonic())
             return
+        if not is_there(part.folder.path):
+            raise UnknownNameError(f"The folder of {part.run_id} is gone: {part.folder.path}")
         self._send(part)
         self._read(part)
+        self._reached()  # the site is within reach also while the ledger is not
         record = open_ledger().run(part.run_id)
         is_over = record.state.is_final
         has_failed = is_over and record.state is not StepState.SUCCEEDED
-        if not is_over or self._is_new or (not has_failed and has_more_to_do(part.folder)):
+        if not is_over or self._is_new or (not has_failed and self._has_more(part)):
             start_part(part)
             self._is_new = False
         status = part_status(part.folder)
         usd, has_just_ended = self.look.usd, is_over and self.look.state is not record.state
         if has_just_ended or time.monotonic() - self._cost_s > _COST_EVERY_S:
             cost = inform(part.folder, "cost", partial(run_cost, part.run_id))
-            usd = cost.usd if cost is not None and not cost.unpriced else None
+            usd = cost.usd if cost is not None and not cost.unpriced else usd
             self._cost_s = time.monotonic()
         self.look = PartLook(
             run_id=part.run_id,
@@ -161,6 +166,18 @@ class SiteLink:
             seen_s=time.monotonic(),
         )
 
+    def _reached(self) -> None:
+        self.look = replace(self.look, seen_s=time.monotonic())
+
+    def _has_more(self, part: Run) -> bool:
+        """Whether a part that has ended has commands left; read only if its files have grown."""
+        controls = part.folder.controls
+        size = (self._offset, controls.stat().st_size if is_there(controls) else 0)
+        if size != self._done_at and has_more_to_do(part.folder):
+            return True
+        self._done_at = size
+        return False
+
     def _found(self) -> Run | None:
         """Return the part; None before the site is first used."""
         record = open_ledger().run_by_key(part_key(self._suite.run_id, self.name))
@@ -172,7 +189,7 @@ class SiteLink:
         while self._messages:
             message = self._messages[0]
             for number, folder in message.moved:
-                _bring(folder, part.folder.trial(number))
+                _bring(folder, part.folder.trial(number), self._reached)
             for number, attempt, why in message.pruned:
                 mailbox.request_cancel(part.folder.trial(number).step(attempt), why)
             if (control := message.control) is not None:
@@ -187,18 +204,26 @@ class SiteLink:
                 del self._messages[0]
 
     def _read(self, part: Run) -> None:
-        if not is_there(part.folder.path):
-            raise UnknownNameError(f"The folder of {part.run_id} is gone: {part.folder.path}")
         entries, self._offset = entries_from(part.folder.journal, self._offset)
         for entry in entries:
             self.news.put(entry)
 
 
-def _bring(source: Path, target: TrialFolder) -> None:
+def _bring(source: Path, target: TrialFolder, tick: Tick) -> None:
     """Copy what a trial has saved at another site; without it, the trial begins anew."""
+
+    def copy(of: str, to: str) -> None:
+        with open(of, "rb") as read, open(to, "wb") as written:
+            while block := read.read(_BLOCK_BYTES):
+                written.write(block)
+                tick()
+        shutil.copystat(of, to)
+
     try:
         if source.resolve() != target.path.resolve() and source.is_dir():
-            shutil.copytree(source, target.path, ignore=_OF_THE_PART, dirs_exist_ok=True)
+            shutil.copytree(
+                source, target.path, ignore=_OF_THE_PART, copy_function=copy, dirs_exist_ok=True
+            )
     except (OSError, shutil.Error) as error:
         logger.warning("Trial %s begins anew: %s", target.run_id, error)
         shutil.rmtree(target.checkpoints, ignore_errors=True)

@@ -272,7 +272,8 @@ class Controls:
                 added += [Added(trial=trial) for trial in _added(control, add)]
             elif control.what == "assign":
                 added += control.trials
-                leaving -= {each.trial.number for each in control.trials}
+                given = {each.trial.number for each in control.trials}
+                leaving, cancelled = leaving - given, cancelled - given
             elif control.what == "withdraw":
                 leaving |= _leaving(control, rows, {each.trial.number for each in added})
             elif control.what == "retry":

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.files.lines import append_line
-from headrace.states import FailureClass
-from headrace.suites.records import Assigned, Control, Ended
+from headrace.states import FailureClass, StepState
+from headrace.suites.records import Added, Assigned, Control, Ended, Started, Withdrawn
 from support.scripted_parts import Clock, ScriptedSuite, patched
 
 _FAULTS = ("unreachable", "long unreachable", "fail", "driver", "leave", "pause")
@@ -148,6 +148,88 @@ def test_trials_of_a_site_with_a_full_disk_go_to_others(
         entries = suite.journal.entries()
         tried = {(each.number, each.site) for each in entries if isinstance(each, Ended)}
         assert len(tried) == 24
+
+
+@pytest.mark.parametrize("num_small", [1, 2])
+def test_trials_that_are_too_large_for_a_site_run_at_another(
+    tmp_path: Path, clock: Clock, num_small: int
+) -> None:
+    suite = _suite(tmp_path, clock)
+    for part in suite.parts[:num_small]:
+        part.too_large = {1, 2, 7}
+    _until_over(suite)
+    if num_small == 1:
+        _check_whole(suite)
+        assert {1, 2, 7} <= {*suite.parts[1].executed}
+        assert all(site.failures == 0 for site in suite.driver._sites.values())
+    else:
+        failed = {each.number for each in suite.ends() if each.state is StepState.FAILED}
+        assert failed == {1, 2, 7}
+
+
+def test_what_a_silent_site_has_not_let_go_begins_nowhere_else(
+    tmp_path: Path, clock: Clock
+) -> None:
+    suite = _suite(tmp_path, clock)
+    for site in suite.driver._sites.values():
+        object.__setattr__(site.site.limits, "lost_after", 60.0)
+    suite.turn()
+    assert suite.parts[0].running
+    suite.parts[0].is_reachable = False  # before it is known that they run
+    for _ in range(100):
+        suite.turn()
+    suite.parts[0].is_reachable = True
+    _until_over(suite)
+    _check_whole(suite)
+    assert sum(len(part.executed) for part in suite.parts) == 12
+
+
+def test_a_trial_that_left_a_site_and_came_again_stays_when_the_driver_is_replaced(
+    tmp_path: Path, clock: Clock
+) -> None:
+    suite = _suite(tmp_path, clock)
+    suite.turn()
+    row = next(row for row in suite.driver.suite_state.waiting() if row.site == "a")
+    number = row.trial.number
+    entries = suite.parts[0].entries
+    at = next(at for at, each in enumerate(entries) if isinstance(each, Started))
+    entries[at:at] = [Withdrawn(number=number), Added(trial=row.trial)]
+    suite.begin()
+    suite.driver._collect()
+    row = suite.driver.suite_state.rows[number]
+    assert row.site == "a"
+    assert row.started is not None
+
+
+def test_a_user_moves_running_trials_off_a_site_that_is_out_of_reach(
+    tmp_path: Path, clock: Clock
+) -> None:
+    suite = _suite(tmp_path, clock, num_trials=4)
+    for _ in range(5):
+        suite.turn()
+    assert suite.driver.suite_state.running
+    suite.parts[0].is_reachable = False
+    _ask(suite, "leave-site", site="a")
+    for _ in range(140):  # 35 s; without the command they are given up after 50 s
+        suite.turn()
+    assert {each.site for each in suite.ends()} == {"b"}
+    assert len(suite.ends()) == 4
+
+
+def test_what_a_part_had_finished_before_it_failed_keeps_its_site(
+    tmp_path: Path, clock: Clock
+) -> None:
+    suite = _suite(tmp_path, clock, num_trials=4)
+    for _ in range(5):
+        suite.turn()
+    part = suite.parts[0]
+    number = next(iter(part.running))
+    part.end(number, StepState.SUCCEEDED)
+    part.entries.pop()  # its driver was killed before it could note it
+    part.kill()
+    _until_over(suite)
+    _check_whole(suite)
+    assert suite.driver.suite_state.rows[number].site == "a"
 
 
 @pytest.mark.parametrize("what", ["cancel", "limit", "retry"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -11,15 +12,22 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 
-from headrace.errors import SiteError, StepError, StorageError, UnknownNameError, UserError
+from headrace.errors import (
+    LedgerError,
+    SiteError,
+    StepError,
+    StorageError,
+    UnknownNameError,
+    UserError,
+)
 from headrace.execution import check
 from headrace.execution.resume import take_over_changed, take_over_run
 from headrace.execution.step_attempts import _inputs
-from headrace.files.layout import RunFolder
+from headrace.files.layout import RunFolder, TrialFolder
 from headrace.files.lines import append_line
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
@@ -355,9 +363,9 @@ def test_the_last_cost_of_a_part_is_that_after_its_end(
 ) -> None:
     suite = packed_suite(headrace_home)
     part = make_part(suite, "box")
-    prices = {"usd": 0.05}
+    prices = {"usd": 0.05, "unpriced": 0}
     monkeypatch.setattr(site_link, "start_part", lambda _: None)
-    monkeypatch.setattr(site_link, "run_cost", lambda _: SimpleNamespace(unpriced=0, **prices))
+    monkeypatch.setattr(site_link, "run_cost", lambda _: SimpleNamespace(**prices))
     link = site_link.SiteLink(suite, "box")
     link.has_read.wait(30)
     link.close()
@@ -367,6 +375,65 @@ def test_the_last_cost_of_a_part_is_that_after_its_end(
     open_ledger().finish_run(part.run_id, StepState.SUCCEEDED, 1.0)
     link._round()
     assert (link.look.usd, link.look.state) == (0.01, StepState.SUCCEEDED)
+    prices["unpriced"], link._cost_s = 1, -math.inf
+    link._round()
+    assert link.look.usd == 0.01  # the last that was known
+
+
+def test_a_site_is_within_reach_while_the_ledger_is_not(
+    headrace_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = packed_suite(headrace_home)
+    make_part(suite, "box")
+    monkeypatch.setattr(site_link, "start_part", lambda _: None)
+    link = site_link.SiteLink(suite, "box")
+    link.has_read.wait(30)
+    link.close()
+    seen_s = link.look.seen_s
+    monkeypatch.setattr(site_link, "open_ledger", Mock(side_effect=LedgerError("away")))
+    with pytest.raises(LedgerError):
+        link._round()
+    assert link.look.seen_s > seen_s
+    assert link.look.run_id
+
+
+def test_a_site_is_within_reach_while_checkpoints_are_copied_to_it(tmp_path: Path) -> None:
+    source, target, ticks = tmp_path / "a", TrialFolder(tmp_path / "b"), []
+    saved = source / target.checkpoints.relative_to(target.path) / "one.ckpt"
+    saved.parent.mkdir(parents=True)
+    saved.write_bytes(os.urandom(2**23 + 1))
+    site_link._bring(source, target, lambda: ticks.append(1))
+    (copied,) = target.checkpoints.iterdir()
+    assert copied.read_bytes() == saved.read_bytes()
+    assert len(ticks) == 3
+
+
+def test_a_part_whose_dataset_cannot_be_written_fails_and_says_why(headrace_home: Path) -> None:
+    run = make_part(packed_suite(headrace_home), "box")
+    full = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), str(headrace_home / "box"))
+    with patch.object(part, "bring_dataset", side_effect=full):
+        part.serve(run)
+    assert record(run).state is StepState.FAILED
+    assert "the disk or quota is full" in parts.part_status(run.folder).why
+
+
+def test_the_commands_of_a_part_that_has_ended_are_read_once(
+    headrace_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = packed_suite(headrace_home)
+    made = make_part(suite, "box")
+    open_ledger().finish_run(made.run_id, StepState.SUCCEEDED, 1.0)
+    monkeypatch.setattr(site_link, "start_part", lambda _: None)
+    link = site_link.SiteLink(suite, "box")
+    link.has_read.wait(30)
+    link.close()
+    with patch.object(site_link, "has_more_to_do", wraps=has_more_to_do) as read:
+        link._round()
+        assert not read.called
+        append_line(made.folder.controls, Control(what="assign", by="me").model_dump_json())
+        link._round()
+        link._round()
+        assert read.call_count == 2  # there is more, until the part has begun again
 
 
 def test_a_check_says_of_which_sites_no_batch_was_tried(

@@ -75,6 +75,18 @@ def test_retry_and_cancel_take_those_that_they_can(run: RunFolder) -> None:
     ]  # fmt: skip
 
 
+def test_a_trial_that_is_assigned_again_is_not_cancelled_by_an_earlier_command(
+    run: RunFolder,
+) -> None:
+    suite_state = _suite_state("")
+    for what in ("cancel", "withdraw", "assign"):
+        trials = (Added(trial=trial(1)),) if what == "assign" else ()
+        _ask(run, what, numbers=(1,), trials=trials)
+    (*_, applied) = _note_commands(Controls(run, None), suite_state)
+    assert isinstance(applied, CommandsApplied)
+    assert (applied.cancelled, applied.leaving) == ((), ())
+
+
 def test_priorities_are_those_that_were_asked_last(run: RunFolder) -> None:
     suite_state = _suite_state("", "", "")
     _ask(run, "prioritize", numbers=(1, 2), priority=5)
