@@ -210,7 +210,7 @@ def test_a_user_moves_running_trials_off_a_site_that_is_out_of_reach(
     assert suite.driver.suite_state.running
     suite.parts[0].is_reachable = False
     _ask(suite, "leave-site", site="a")
-    for _ in range(140):  # 35 s; without the command they are given up after 50 s
+    for _ in range(80):  # 36 s; without the command they are given up after 50 s
         suite.turn()
     assert {each.site for each in suite.ends()} == {"b"}
     assert len(suite.ends()) == 4
