@@ -66,6 +66,8 @@ class Message:
     control: Control | None = None
     pruned: tuple[tuple[int, int, str], ...] = ()
     """Number and attempt of trials that a pruner ends, and why."""
+    surplus: tuple[int, ...] = ()
+    """Trials whose checkpoints are not kept."""
     moved: tuple[tuple[int, Path], ...] = ()
     """Trials that have run at other sites, with their folders there: it gets their checkpoints."""
 
@@ -136,8 +138,8 @@ class SiteLink:
         if part is None:
             self.look = PartLook(seen_s=time.monotonic())
             return
+        self._read(part)  # first: it raises if the folder is gone
         self._send(part)
-        self._read(part)
         record = open_ledger().run(part.run_id)
         is_over = record.state.is_final
         has_failed = is_over and record.state is not StepState.SUCCEEDED
@@ -175,6 +177,8 @@ class SiteLink:
                 _bring(folder, part.folder.trial(number))
             for number, attempt, why in message.pruned:
                 mailbox.request_cancel(part.folder.trial(number).step(attempt), why)
+            for number in message.surplus:
+                shutil.rmtree(part.folder.trial(number).checkpoints, ignore_errors=True)
             if (control := message.control) is not None:
                 given = tuple(
                     each.model_copy(update={"trial": trial_at(part, self._suite, each.trial)})
