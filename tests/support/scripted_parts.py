@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from headrace.states import FailureClass, StepState
 from headrace.steps.context import StepContext
 from headrace.steps.mailbox import Failure, StepResult
 from headrace.steps.run import open_context
-from headrace.suites.event_log import Journal
+from headrace.suites.event_log import Journal, Retention
 from headrace.suites.records import Ended, Entry, Started, SuiteSummary, Withdrawn
 from headrace.suites.suite_state import Controls, SuiteState
 from headrace.suites.trial_policy import ended, judge, never_begun
@@ -77,6 +78,8 @@ class ScriptedPart:
         self.run.path.mkdir(parents=True, exist_ok=True)
         self.suite_state = SuiteState(objectives=self.recipe.objectives)
         self.controls = Controls(self.run, None)
+        keep = self.recipe.suite.keep_checkpoints if self.recipe.suite else "all"
+        self.retention = Retention(keep, lambda row: self.remove(row.trial.number))
         self.has_read.set()
         self.failed_at = 0.0
         self.seen_s, self.is_used = self.clock.now, False
@@ -125,7 +128,10 @@ class ScriptedPart:
         """Do what a part does in a moment."""
         if self.is_reachable:
             for message in self.messages:
-                assert message.control is not None
+                for number in message.surplus:
+                    self.remove(number)
+                if message.control is None:
+                    continue
                 append_line(self.run.controls, message.control.model_dump_json())
                 self.is_used = True
                 if message.control.what == "assign":
@@ -177,11 +183,17 @@ class ScriptedPart:
             finished_at=self.clock.now,
         )
         folder = self.run.trial(number).step(row.attempts)
-        folder.path.mkdir(parents=True, exist_ok=True)
+        for each in (folder.path, self.run.trial(number).checkpoints):
+            each.mkdir(parents=True, exist_ok=True)
         write_record(folder.result, result)
         spec = self.recipe.suite or SuiteSpec()
         entry = ended(row.started, result, self.suite_state.objectives)
         self.note(judge(row, entry, spec, is_orphan=state is StepState.LOST))
+        self.retention.look(self.suite_state, [number])
+
+    def remove(self, number: int) -> None:
+        """Remove the checkpoints of a trial."""
+        shutil.rmtree(self.run.trial(number).checkpoints, ignore_errors=True)
 
     def kill(self) -> None:
         """Let the part's run fail, with what runs there."""

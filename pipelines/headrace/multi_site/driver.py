@@ -37,7 +37,7 @@ from headrace.suites.records import (
     Withdrawn,
 )
 from headrace.suites.site_plan import PlanInput, SitePlan, SitesPlan, plan
-from headrace.suites.suite_state import TrialState
+from headrace.suites.suite_state import SuiteState, TrialState
 from headrace.suites.trial_order import Eta, elapsed_s
 from headrace.suites.trial_policy import Glances, ended, folder_of, judge, left_by
 
@@ -96,6 +96,8 @@ class SitesDriver(SuiteDriver):
         super().__init__(context, journal, source, Needs())  # the parts know them
         self._glances = _PartGlances(self._run, sites)
         self._sites = {each.name: each for each in sites}
+        of_site = partial(SuiteState, self.suite_state.objectives)
+        self._at_site = defaultdict[str, SuiteState](of_site)
         self._plan = _no_plan(self._sites)
         self._known: set[tuple[str, int, int, str, float]] = set()
         self._expected_s: dict[int, float] = {}
@@ -234,8 +236,10 @@ class SitesDriver(SuiteDriver):
 
     def _lost(self, site: SiteState, row: TrialState, started: Started, why: str) -> StepResult:
         """Return the end of an attempt that is given up; its folder is read only within reach."""
-        if site.is_reachable:
-            return left_by(folder_of(self._run, row), why)
+        asked = partial(left_by, folder_of(self._run, row), why)
+        left = inform(self._run, f"ends at {site.name}", asked) if site.is_reachable else None
+        if left is not None:
+            return left
         failure = Failure(failure_class=FailureClass.LOST, error="", message=why)
         return StepResult(
             state=StepState.LOST,
@@ -252,6 +256,12 @@ class SitesDriver(SuiteDriver):
     def _stop(self, row: TrialState, why: str) -> None:
         if why.startswith(PRUNED) and (site := self._sites.get(row.site)) is not None:
             site.link.send(Message(pruned=((row.trial.number, row.attempts, why),)))
+
+    def _remove_checkpoints(self, row: TrialState) -> None:
+        """Let a part remove those of the best of its trials; others it removes by itself."""
+        self._at_site[row.site].compare(row)
+        if self._at_site[row.site].best is row and row.site in self._sites:
+            self._sites[row.site].link.send(Message(surplus=(row.trial.number,)))
 
     def _apply_commands(self) -> None:
         assigned = [row for row in self.suite_state.waiting() if row.site]

@@ -68,6 +68,8 @@ class Message:
     control: Control | None = None
     pruned: tuple[tuple[int, int, str], ...] = ()
     """Number and attempt of trials that a pruner ends, and why."""
+    surplus: tuple[int, ...] = ()
+    """Trials whose checkpoints are not kept."""
     moved: tuple[tuple[int, Path], ...] = ()
     """Trials that have run at other sites, with their folders there: it gets their checkpoints."""
 
@@ -138,10 +140,8 @@ class SiteLink:
         if part is None:
             self.look = PartLook(seen_s=time.monotonic())
             return
-        if not is_there(part.folder.path):
-            raise UnknownNameError(f"The folder of {part.run_id} is gone: {part.folder.path}")
+        self._read(part)  # first: it raises if the folder is gone
         self._send(part)
-        self._read(part)
         self._reached()  # the site is within reach also while the ledger is not
         record = open_ledger().run(part.run_id)
         is_over = record.state.is_final
@@ -192,6 +192,8 @@ class SiteLink:
                 _bring(folder, part.folder.trial(number), self._reached)
             for number, attempt, why in message.pruned:
                 mailbox.request_cancel(part.folder.trial(number).step(attempt), why)
+            for number in message.surplus:
+                shutil.rmtree(part.folder.trial(number).checkpoints, ignore_errors=True)
             if (control := message.control) is not None:
                 given = tuple(
                     each.model_copy(update={"trial": trial_at(part, self._suite, each.trial)})
@@ -204,6 +206,8 @@ class SiteLink:
                 del self._messages[0]
 
     def _read(self, part: Run) -> None:
+        if not is_there(part.folder.path):
+            raise UnknownNameError(f"The folder of {part.run_id} is gone: {part.folder.path}")
         entries, self._offset = entries_from(part.folder.journal, self._offset)
         for entry in entries:
             self.news.put(entry)

@@ -5,6 +5,7 @@ Where attempts run, on the nodes of a lease or at several sites, is left to its 
 
 from __future__ import annotations
 
+import shutil
 import time
 from abc import ABC, abstractmethod
 from functools import partial
@@ -44,7 +45,7 @@ class SuiteDriver(ABC):
         self._controls = Controls(self._run, self._spec.max_running)
         self._glances, self._order = Glances(self._run), trial_order(context.recipe)
         suite_state = SuiteState(objectives=context.recipe.objectives)
-        keeps = Retention(self._run, self._spec.keep_checkpoints)
+        keeps = Retention(self._spec.keep_checkpoints, self._remove_checkpoints)
         self._events = EventWriter(journal, source, needs, suite_state, keeps)
         self.suite_state, self._queue = self._events.suite_state, self._events.queue
         self._failed_before = 0
@@ -151,6 +152,9 @@ class SuiteDriver(ABC):
     def _stop(self, row: TrialState, why: str) -> None:
         """Ask a running attempt to stop."""
         mailbox.request_cancel(folder_of(self._run, row), why)
+
+    def _remove_checkpoints(self, row: TrialState) -> None:
+        shutil.rmtree(self._run.trial(row.trial.number).checkpoints, ignore_errors=True)
 
     def _apply_commands(self) -> None:
         applied = self._controls.apply_commands(self.suite_state, self._source.add)

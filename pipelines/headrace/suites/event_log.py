@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from pydantic import JsonValue
 
@@ -192,12 +191,12 @@ class Retention:
     """Removes checkpoints of succeeded trials; failed ones may resume from theirs.
 
     Args:
-        run: The suite's run.
         keep: As in the recipe: `all`, `best`, `none`.
+        remove: Removes the checkpoints of a trial, if it has any.
     """
 
-    def __init__(self, run: RunFolder, keep: str) -> None:
-        self._run, self._keep = run, keep
+    def __init__(self, keep: str, remove: Callable[[TrialState], None]) -> None:
+        self._keep, self._remove = keep, remove
         self._best: int | None = None
 
     def look(self, suite_state: SuiteState, ended: Iterable[int]) -> None:
@@ -207,7 +206,7 @@ class Retention:
         best = suite_state.best.trial.number if suite_state.best and self._keep == "best" else None
         for number in {*ended, self._best} - {best, None}:
             if number in suite_state.rows and suite_state.rows[number].state is StepState.SUCCEEDED:
-                shutil.rmtree(self._run.trial(number).checkpoints, ignore_errors=True)
+                self._remove(suite_state.rows[number])
         self._best = best
 
 

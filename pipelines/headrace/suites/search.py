@@ -12,17 +12,18 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal, TypeGuard
 from zlib import crc32
 
 from headrace.data.instantiate import Allowed
 from headrace.files.layout import RunFolder
+from headrace.informing import inform
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.suite import SearchSpec
 from headrace.states import StepState
-from headrace.steps.history import read_history
+from headrace.steps.history import HistoryRow, read_history
 from headrace.suites.points import PointSource
 from headrace.suites.records import Added, Ended, Entry, Point, Trial
 from headrace.suites.samplers import OF_PAST_TRIALS, make_pruner, sampler_maker
@@ -99,12 +100,19 @@ class Search(PointSource):
         if not self._is_pruning or row.trial.proposal is None:
             return False
         metric = self._objectives[0].metric
-        history = read_history(self._run.trial(row.trial.number)).metrics
-        values = [each.metrics[metric] for each in history if metric in each.metrics]
+        rows = self._validations(self._run.trial(row.trial.number))
+        values = [each.metrics[metric] for each in rows if metric in each.metrics]
         answers = [
             self.report(row.trial.proposal, step, value) for step, value in enumerate(values, 1)
         ]
         return any(answers)
+
+    def _validations(self, trial: RunFolder) -> Sequence[HistoryRow]:
+        """Return the validations of a trial; none if its folder, maybe at another site, hangs."""
+        folder = trial.path.readlink() if trial.path.is_symlink() else trial.path
+        part = f"histories in {folder.parent}"
+        history = inform(self._run, part, partial(read_history, trial))
+        return () if history is None else history.metrics
 
     @cached_property
     def study(self) -> optuna.Study:

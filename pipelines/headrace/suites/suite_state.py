@@ -62,7 +62,7 @@ class TrialState:
     leaves: bool = False
     """Whether it leaves this part of a suite as soon as it does not run."""
     site: str = ""
-    """Site that it is assigned to, of several; empty: none."""
+    """Site that it is assigned to, of several, or where it has ended; empty: none."""
     since: float = field(default=0.0, compare=False)
     """Start of its wait, seconds since the epoch."""
     took_s: float = 0.0
@@ -212,12 +212,14 @@ class SuiteState:
                 row.avoids |= set(entry.machines)
             return
         row.state, row.pruned, row.objectives = entry.state, entry.pruned, entry.objectives
+        row.site = entry.site or row.site  # it may have been given up there
         row.why = entry.message.partition("\n")[0]
-        if entry.state is StepState.SUCCEEDED and not entry.pruned:
-            self._compare(row)
+        if entry.state is StepState.SUCCEEDED:
+            self.compare(row)
 
-    def _compare(self, row: TrialState) -> None:
-        if len(self.objectives) != 1 or not row.objectives:
+    def compare(self, row: TrialState) -> None:
+        """Let a succeeded trial be the best one if it is."""
+        if len(self.objectives) != 1 or not row.objectives or row.pruned:
             return
         sign = 1 if self.objectives[0].mode == "min" else -1
         rows = (row,) if self.best is None else (self.best, row)  # of equal ones the first

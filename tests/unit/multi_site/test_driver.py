@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.files.lines import append_line
+from headrace.informing import inform
+from headrace.recipe.suite import Objective
 from headrace.states import FailureClass, StepState
 from headrace.suites.records import Added, Assigned, Control, Ended, Started, Withdrawn
 from support.scripted_parts import Clock, ScriptedSuite, patched
@@ -290,3 +293,98 @@ def test_the_folder_of_a_trial_is_that_of_the_part_where_it_ended(
     suite.parts[0].is_reachable = True
     _until_over(suite)
     _check_whole(suite)
+
+
+def _kept(suite: ScriptedSuite) -> dict[str, set[int]]:
+    """Return the trials at each site that have checkpoints."""
+    return {
+        part.run.run_id: {
+            number for number in part.executed if part.run.trial(number).checkpoints.is_dir()
+        }
+        for part in suite.parts
+    }
+
+
+def _best(path: Path, clock: Clock, num_trials: int) -> ScriptedSuite:
+    """Return a suite whose last trial is the best, and alone keeps its checkpoints."""
+    objectives = (Objective(metric="loss", mode="max"),)
+    return _suite(path, clock, num_trials, objectives=objectives, keep_checkpoints="best")
+
+
+@pytest.mark.parametrize("spec", ["best", "none", "all"])
+def test_checkpoints_stay_of_the_best_trial_of_all_sites(
+    tmp_path: Path, clock: Clock, spec: str
+) -> None:
+    objectives = (Objective(metric="loss", mode="max"),)
+    suite = _suite(tmp_path, clock, objectives=objectives, keep_checkpoints=spec)
+    _until_over(suite)
+    suite.turn()
+    left = {"best": {12}, "none": set[int](), "all": {*range(1, 13)}}
+    assert set().union(*_kept(suite).values()) == left[spec]
+
+
+def test_checkpoints_at_a_site_out_of_reach_are_removed_once_it_is_back(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """Neither this driver nor the next one touches the folder, which could hang."""
+    suite = _best(tmp_path, clock, num_trials=9)
+    first = suite.parts[0]
+    while not first.executed:
+        suite.turn()
+    suite.driver._turn()
+    first.is_reachable = False
+    (best,) = _kept(suite)["a"]
+    first.running = {}
+    first.slots = 0
+    _until_over(suite)
+    suite.turn()
+    assert _kept(suite) == {"a": {best}, "b": {9}}
+    suite.begin()
+    assert (best,) in [message.surplus for message in first.messages]
+    suite.turn()
+    assert _kept(suite) == {"a": {best}, "b": {9}}
+    first.is_reachable = True
+    suite.turn()
+    assert _kept(suite) == {"a": set(), "b": {9}}
+
+
+def test_checkpoints_are_removed_where_the_trial_ended(tmp_path: Path, clock: Clock) -> None:
+    """It was given up at one site, was to run at another, and has ended at the first after all."""
+    suite = _best(tmp_path, clock, num_trials=3)
+    first, second = suite.parts
+    first.slots = 1
+    second.trial_s = 60.0
+    for _ in range(10):
+        suite.turn()
+    assert first.running
+    first.is_reachable = False
+    while not all(row.site == "b" for row in suite.driver.suite_state.rows.values()):
+        suite.turn()
+    assert first.executed
+    first.is_reachable = True
+    _until_over(suite)
+    suite.turn()
+    assert any(each.site == "a" for each in suite.ends())
+    assert set().union(*_kept(suite).values()) == {3}
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "I/O"), OSError(errno.ESTALE, "stale")])
+def test_a_folder_that_fails_when_its_part_has_failed_ends_no_driver(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    asked = []
+
+    def fails(*_: object) -> None:
+        asked.append(1)
+        raise error
+
+    monkeypatch.setattr("headrace.multi_site.driver.left_by", fails)
+    monkeypatch.setattr("headrace.multi_site.driver.inform", inform)
+    suite = _suite(tmp_path, clock, num_trials=4)
+    for _ in range(10):
+        suite.turn()
+    assert suite.parts[0].running
+    suite.parts[0].kill()
+    _until_over(suite)
+    assert asked
+    assert {each.number for each in suite.ends()} == {1, 2, 3, 4}

@@ -436,6 +436,27 @@ def test_the_commands_of_a_part_that_has_ended_are_read_once(
         assert read.call_count == 2  # there is more, until the part has begun again
 
 
+def test_checkpoints_that_are_not_kept_go_once_the_folder_is_there(
+    headrace_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = packed_suite(headrace_home)
+    part = make_part(suite, "box").folder
+    part.trial(1).checkpoints.mkdir(parents=True)
+    monkeypatch.setattr(site_link, "start_part", lambda _: None)
+    link = site_link.SiteLink(suite, "box")
+    link.has_read.wait(30)
+    link.close()
+    away = part.path.rename(part.path.with_name("away"))
+    link.send(site_link.Message(surplus=(1,)))
+    with pytest.raises(UnknownNameError):
+        link._round()
+    away.rename(part.path)
+    assert part.trial(1).checkpoints.is_dir()
+    link._round()
+    assert not part.trial(1).checkpoints.exists()
+    assert link.num_unsent == 0
+
+
 def test_a_check_says_of_which_sites_no_batch_was_tried(
     headrace_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

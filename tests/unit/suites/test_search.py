@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import random
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +19,10 @@ from headrace.data.instantiate import Allowed
 from headrace.errors import RecipeError, TargetError
 from headrace.files.atomic import write_text
 from headrace.files.layout import RunFolder
+from headrace.informing import inform
 from headrace.recipe.load import load_recipe, load_site, source_of
 from headrace.recipe.recipe import Recipe
-from headrace.steps.history import HistoryRow, training_file
+from headrace.steps.history import History, HistoryRow, read_history, training_file
 from headrace.suites import points
 from headrace.suites.records import Added, Entry
 from headrace.suites.search import Search
@@ -369,3 +373,49 @@ def _validated(run: RunFolder, number: int, losses: list[float]) -> None:
     ]
     text = "".join(f"{row.model_dump_json()}\n" for row in rows)
     write_text(training_file(run.trial(number)), text)
+
+
+@pytest.fixture
+def released() -> Iterator[threading.Event]:
+    """Ends what hangs on it, at the latest with the test."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def _soon(run: RunFolder, part: str, work: Callable[[], Any]) -> Any:
+    return inform(run, part, work, within_s=0.05 if "/far/" in part else 60.0)
+
+
+@pytest.mark.parametrize("fault", ["hangs", "fails"])
+def test_trials_at_a_site_out_of_reach_are_not_judged_and_count_without_their_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, released: threading.Event, fault: str
+) -> None:
+    """It is waited for once; those at another site are judged as before."""
+    asked: list[int] = []
+
+    def read(run: RunFolder) -> History:
+        if run.path.resolve().parts[-3] == "far":
+            asked.append(int(run.path.name))
+            released.wait(60 if fault == "hangs" else 0)
+            raise OSError(errno.EIO, "I/O")
+        return read_history(run)
+
+    monkeypatch.setattr("headrace.suites.search.read_history", read)
+    monkeypatch.setattr("headrace.suites.search.inform", _soon)
+    run = RunFolder(tmp_path / "run")
+    suite = _Suite(run, _recipe(search={"pruner": "median", "trials": 12}))
+    for number in range(1, 10):
+        suite.propose()
+        place = RunFolder(tmp_path / ("far" if number in (1, 2, 9) else "near")).trial(number)
+        place.path.mkdir(parents=True)
+        run.trial(number).path.parent.mkdir(parents=True, exist_ok=True)
+        run.trial(number).path.symlink_to(place.path)
+        _validated(run, number, [1.0, 0.5, 0.1] if number < 8 else [3.0, 3.0, 3.0])
+        if number < 8:
+            suite.end(number, 0.1)
+    row = suite.suite_state.rows
+    assert [suite.source.should_prune(row[number]) for number in (8, 9)] == [True, False]
+    assert asked[0] == 1
+    assert fault == "fails" or asked == [1]
+    assert suite.source.study.trials[0].value == 0.1
