@@ -245,7 +245,7 @@ class SitesDriver(SuiteDriver):
             state=StepState.LOST,
             failure=failure,
             started_at=started.at,
-            finished_at=max(time.time(), started.at),
+            finished_at=max(time.time() - site.silent_s, started.at),  # as far as is known
         )
 
     def _withdraw(self, site: SiteState, numbers: set[int], *, stops: bool) -> None:

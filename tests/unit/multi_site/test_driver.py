@@ -217,6 +217,10 @@ def test_a_user_moves_running_trials_off_a_site_that_is_out_of_reach(
         suite.turn()
     assert {each.site for each in suite.ends()} == {"b"}
     assert len(suite.ends()) == 4
+    entries = suite.journal.entries()
+    lost = [each for each in entries if isinstance(each, Ended) and each.state is StepState.LOST]
+    assert lost
+    assert all(each.finished_at - each.started_at < 5.0 for each in lost)  # as long as it was seen
 
 
 def test_what_a_part_had_finished_before_it_failed_keeps_its_site(
