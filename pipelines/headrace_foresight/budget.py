@@ -17,7 +17,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord, RunRecord
 from headrace.runs.audit import Actor
 from headrace.runs.costs import BudgetRow, run_cost
-from headrace.runs.planning import ENFORCED_EVERY_S
+from headrace.runs.planning import AHEAD_S, ENFORCED_EVERY_S
 from headrace.runs.runs import Run, open_run
 from headrace.runs.suites import ask, is_suite
 from headrace.states import DRIVER_ROLE
@@ -25,9 +25,6 @@ from headrace.suites.records import Control, SuiteSummary
 from headrace_foresight.allowances import MEASURES, USD, Measure, Most, allowances, usd_of_run
 
 logger = logging.getLogger(__name__)
-
-AHEAD_S = 90.0
-"""A run is stopped this many seconds before its budget is reached: a checkpoint takes time."""
 
 _GRACE_S = 60.0
 """Leases that have not stopped by themselves are closed after this many seconds."""

@@ -11,14 +11,16 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from headrace.errors import HeadraceError, LeaseEndsError
+from headrace.errors import BudgetError, HeadraceError, LeaseEndsError
 from headrace.files.layout import RunFolder
 from headrace.informing import inform
 from headrace.multi_site.site_link import Message
 from headrace.multi_site.sites import SiteState, is_of_site
+from headrace.runs.planning import AHEAD_S
 from headrace.states import FailureClass, StepState
 from headrace.steps.context import StepContext
 from headrace.steps.mailbox import Failure, Progress, StepResult, StepStatus
@@ -275,7 +277,9 @@ class SitesDriver(SuiteDriver):
             mine = {row.trial.number for row in self._at(site)}
             left = mine if self._controls.sites[name].leaves else set()
             self._withdraw(site, left | (site.held - mine), stops=True)
-        self._plan = found = plan(self.plan_input())
+        now = self.plan_input()
+        self._plan = found = plan(now)
+        self._check_budget(now)
         for planned in found.sites:
             site = self._sites[planned.name]
             if site.link.look.run_id and planned.slots not in (0, site.limit):
@@ -289,6 +293,27 @@ class SitesDriver(SuiteDriver):
             some = [rows[number] for number, at in assign if at == name]
             self._events.note(*(Assigned(number=row.trial.number, site=name) for row in some))
             self._send_assigned(site, some)
+
+    def _check_budget(self, now: PlanInput) -> None:
+        """Raise if no trial runs or is with a site, and the budget pays none at any site."""
+        sites, most_usd, left_usd = self._sites, self._spec.budget, max(now.budget_usd, 0.0)
+        is_held = any(each.held and not each.is_reachable for each in sites.values())  # may be done
+        waits = self._controls.whole.is_paused or any(map(self._at, sites.values()))
+        if most_usd is None or is_held or waits:
+            return
+        every = [replace(each, slots=sites[each.name].slots) for each in now.sites]  # or later
+        pays = (
+            each for each in every if each.open_slots
+            or each.usd_per_hour * sites[each.name].role_slots * AHEAD_S / 3600 <= left_usd
+        )  # fmt: skip
+        whole = replace(now, sites=tuple(every), budget_usd=math.inf)
+        if not plan(replace(now, sites=tuple(pays))).assign and plan(whole).assign:
+            raise BudgetError(
+                f"The rest, ${left_usd:.2f}, of `suite.budget`, ${most_usd:.2f}, opens no "
+                f"lease, or pays none of the {len(now.waiting)} trials that wait",
+                f"Ended trials are kept: headrace results {self._run.run_id}. "
+                "Start another suite for more.",
+            )
 
     def _possible(self, assign: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
         """Yield assignments of the plan; a trial that avoids a site leaves the place to another."""

@@ -26,6 +26,7 @@ from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import load_site
 from headrace.recipe.suite import SuiteSpec
 from headrace.runs.costs import run_cost
+from headrace.runs.planning import AHEAD_S
 from headrace.runs.refresh_usage import refresh_usage
 from headrace.runs.runs import Run
 from headrace.runs.site_machines import most_cost
@@ -177,7 +178,7 @@ def test_a_gang_stops_with_a_checkpoint_and_the_run_ends_with_the_reason(
     """Before it has cost more than it may: what runs goes on for a moment."""
     site(1000.0)
     run, folder = _open_lease("gpu")
-    machines.append(_instance(1000.0 - budget.AHEAD_S - 30.0))
+    machines.append(_instance(1000.0 - AHEAD_S - 30.0))
     keep(run)
     assert not folder.notice.exists()
     machines.append(_instance(31.0, "i-2"))
@@ -307,7 +308,7 @@ def test_hours_of_gpus_that_are_held_are_limited(
     machines.append(_instance(2.0 * 3600.0))
     keep(run)
     assert not folder.notice.exists()
-    machines.append(_instance(3.0 * 3600.0 - budget.AHEAD_S, "i-2"))
+    machines.append(_instance(3.0 * 3600.0 - AHEAD_S, "i-2"))
     keep(run)
     assert folder.notice.read_text() == (
         "User ann this month on site aws has used up its 20.00 GPU hours "

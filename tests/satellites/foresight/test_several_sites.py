@@ -128,7 +128,7 @@ def test_deadlines_and_budgets_hold_with_other_durations_than_expected(seed):
     assert quick.makespan_s < poor.makespan_s < alone.makespan_s
 
 
-def test_a_suite_whose_budget_is_used_up_never_ends():
+def test_trials_are_left_when_the_budget_is_used_up():
     aws = Scenario(nodes=(AWS,), policy="cheapest", budget_usd=20.0)
     before, came = both(SMALL, aws, noise=0.0)
     assert before.makespan_s == came.makespan_s == math.inf
