@@ -6,25 +6,25 @@ import logging
 import time
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from headrace.clusters import lease_client
 from headrace.errors import BudgetError, UserError
 from headrace.files.atomic import is_there, read_record, write_marker
-from headrace.files.layout import LeaseFolder
+from headrace.files.layout import LeaseFolder, RunFolder
+from headrace.files.lines import read_lines
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.rows import LeaseRecord
+from headrace.ledger.rows import LeaseRecord, RunRecord
 from headrace.runs.audit import Actor
 from headrace.runs.costs import BudgetRow, run_cost
-from headrace.runs.planning import ENFORCED_EVERY_S
+from headrace.runs.planning import AHEAD_S, ENFORCED_EVERY_S
 from headrace.runs.runs import Run, open_run
 from headrace.runs.suites import ask, is_suite
-from headrace.suites.records import SuiteSummary
+from headrace.states import DRIVER_ROLE
+from headrace.suites.records import Control, SuiteSummary
 from headrace_foresight.allowances import MEASURES, USD, Measure, Most, allowances, usd_of_run
 
 logger = logging.getLogger(__name__)
-
-AHEAD_S = 90.0
-"""A run is stopped this many seconds before its budget is reached: a checkpoint takes time."""
 
 _GRACE_S = 60.0
 """Leases that have not stopped by themselves are closed after this many seconds."""
@@ -102,7 +102,8 @@ def enforce(run: Run) -> None:
 
     Training stops with a checkpoint, as at the end of a lease's lifetime. A gang that does not end
     by itself is closed a minute later, a pool at once. With the site's `when_over: finish`, running
-    work continues and a suite is paused; its lease ends with its last trial.
+    work continues and a suite is paused, of several sites only this one; its lease ends with its
+    last trial. The driver of several sites goes on: others may have no price.
     """
     try:
         budgets = budgets_of(run)
@@ -112,24 +113,37 @@ def enforce(run: Run) -> None:
     for budget in budgets:
         _warn(run, budget)
     over = next((each for each in budgets if each.soon >= each.most), None)
-    if over is None or (run.site_now.limits.when_over == "finish" and _goes_on(run)):
+    if over is None or (run.site_now.limits.when_over == "finish" and _goes_on(run, over)):
         return
     for lease in open_ledger().leases(run_id=run.run_id):
-        if lease.state.is_active:
+        if lease.state.is_active and lease.role != DRIVER_ROLE:
             _end_in_order(run, lease, over.why)
 
 
-def _goes_on(run: Run) -> bool:
-    """Whether work runs that may continue to its end; a suite is paused."""
+def _goes_on(run: Run, over: Budget) -> bool:
+    """Whether work runs that may continue to its end; a suite, or its site, is paused."""
     record = open_ledger().run(run.run_id)
-    if not is_suite(record):
-        return True
+    suite = open_ledger().run(record.part_of) if record.part_of else record
+    if not is_suite(suite) or (suite is record and run.recipe.suite and run.recipe.suite.sites):
+        return True  # over several sites each part keeps the budgets
     summary = read_record(run.folder.summary, SuiteSummary) or SuiteSummary(total=0)
-    if not summary.paused and not record.state.is_final:
-        ask(
-            record, "pause", by=Actor.here()._replace(user="headrace"), details="its budget is over"
-        )
-    return bool(summary.running) or not summary.paused
+    more: dict[str, Any] = {}
+    if suite is record:
+        what, is_paused = "pause", summary.paused
+    else:  # the suite's driver plans within `suite.budget` itself
+        what, more = "pause-site", {"site": run.site.name}
+        is_paused = over.key == "suite.budget" or _is_site_paused(suite, run.site.name)
+    if not is_paused and not suite.state.is_final:
+        by = Actor.here()._replace(user="headrace")
+        ask(suite, what, by=by, details="its budget is over", **more)
+    return bool(summary.running) or not is_paused
+
+
+def _is_site_paused(suite: RunRecord, site: str) -> bool:
+    """Whether the last command that pauses or resumes a site of a suite pauses it."""
+    commands = read_lines(RunFolder(Path(suite.folder)).controls, Control)
+    asked = [each.what for each in commands if each.site == site and each.what != "limit-site"]
+    return bool(asked) and asked[-1] != "resume-site"
 
 
 def _warn(run: Run, budget: Budget) -> None:

@@ -54,12 +54,13 @@ def site_outcomes(folder: RunFolder, recipe: Recipe) -> tuple[SiteOutcome, ...]:
     found = []
     for each in summary.sites:
         name, before = each.site, expected.get(each.site)
+        is_priced = before is not None and before.usd_per_hour is not None
         ends_s = ended.get(name, math.inf) - began
         start_s = first.get(("started", name), math.inf) - first.get(("assigned", name), math.nan)
         found.append(
             SiteOutcome(
                 site=name,
-                usd=_pair(point.usd_of.get(name) if point else None, each.usd),
+                usd=_pair(point.usd_of.get(name) if point and is_priced else None, each.usd),
                 ends_s=_pair(point.ends_of.get(name) if point else None, ends_s),
                 start_s=_pair(before.start_s if before else None, start_s),
                 speed=_pair(before.speed if before else None, each.speed if each.ended else None),

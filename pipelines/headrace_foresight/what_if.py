@@ -65,15 +65,16 @@ class WhatIfRow(Record):
     """Time limit of a node; null: none."""
     makespan_s: Interval
     usd: Interval | None
-    """US dollars; null if a price is unknown."""
+    """US dollars; null if a price is unknown. With a policy, own sites without a price are not
+    counted if another site has one."""
     node_hours: Interval
     utilisation: Interval
     waste: Interval
     interruptions: Interval
     policy: str = ""
     """How several sites are used together; empty: they are not."""
-    usd_of: dict[str, Interval] = {}
-    """US dollars by site, with a policy."""
+    usd_of: dict[str, Interval | None] = {}
+    """US dollars by site, with a policy; null if its price is unknown, and not counted."""
     is_fastest: bool = False
     is_cheapest: bool = False
 
@@ -160,20 +161,31 @@ def _row(
             f"With {sum(kind.count for kind in kinds)} nodes of {places[0].gpus} GPUs: {error}"
         ) from error
     figures = {name: found[name] for name in found if name in WhatIfRow.model_fields}
-    paid = [each for each in places if not (policy and each.is_own)]
-    prices = [each.usd_per_hour for each in paid if spot < 1]
-    prices += [each.spot_usd_per_hour for each in paid if spot > 0]
+    unpriced = {kind.site for kind in kinds if kind.usd_per_hour is None}
     return WhatIfRow(
         site=policy or places[0].site,
         policy=policy or "",
-        usd_of={kind.site: found[f"usd {kind.site}"] for kind in scenario.nodes if policy},
+        usd_of={
+            each: None if each in unpriced else found[f"usd {each}"]
+            for each in (kind.site for kind in scenario.nodes if policy)
+        },
         nodes=sum(kind.count for kind in kinds),
         spot=spot,
         pack=pack,
         order=order,
         walltime_s=None if walltime_s == math.inf else walltime_s,
-        **{**figures, "usd": None if None in prices else figures["usd"]},
+        **{**figures, "usd": figures["usd"] if _is_priced(scenario, len(kinds)) else None},
     )
+
+
+def _is_priced(scenario: Scenario, num_of_sites: int) -> bool:
+    """Whether the cost of a scenario's nodes is known; the nodes of the sites come first."""
+    kinds, others = scenario.nodes[:num_of_sites], scenario.nodes[num_of_sites:]
+    unknown = [kind for kind in kinds if kind.usd_per_hour is None]
+    if not unknown or scenario.policy is None:
+        return not unknown
+    has_price = len(unknown) < len(kinds) or any(kind.usd_per_hour for kind in others)
+    return has_price and all(kind.is_own for kind in unknown)
 
 
 def _kinds(

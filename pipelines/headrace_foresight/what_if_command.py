@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from headrace.cli.console import JsonOption, duration, open_console, plain_table, tell_json
+from headrace.errors import UserError
 from headrace.recipe.backend import ASSUMED_PER_HOUR
 from headrace.runs.prediction import Interval
 from headrace_foresight import what_if_options as words
@@ -73,9 +74,7 @@ def what_if(  # noqa: PLR0913  options of a command
         **_axes(nodes, spot, pack, order, walltime),
         interruptions_per_hour=ASSUMED_PER_HOUR if interruptions is None else interruptions,
         policies=tuple(filter(None, policy.split(","))),
-        common=replace(
-            _common(also, checkpoint, restart, deadline), slow_down=slow_down, budget_usd=budget
-        ),
+        common=replace(_common(also, checkpoint, restart, deadline, budget), slow_down=slow_down),
     )
     _tell(answer(question, repeats, seed), source, sum(each.seconds for each in forecasts), as_json)
 
@@ -93,15 +92,18 @@ def _axes(nodes: str, spot: str, pack: str, order: str, walltime: str) -> dict[s
     }
 
 
-def _common(also: str, checkpoint: str, restart: str, deadline: str) -> Scenario:
+def _common(also: str, checkpoint: str, restart: str, deadline: str, budget: float) -> Scenario:
     """Return what all scenarios have in common."""
     from headrace_foresight.scenario import Scenario
 
+    if not budget > 0:
+        raise UserError(f"--budget is {budget:g}", "Write a number > 0, or leave it out: no limit.")
     return Scenario(
         nodes=tuple(words.beside(also)),
         checkpoint_s=words.seconds(checkpoint) or 600.0,
         restart_s=words.seconds(restart) or 0.0,
         deadline_s=words.seconds(deadline) or math.inf,
+        budget_usd=budget,
     )
 
 
@@ -128,7 +130,11 @@ def _table(rows: Sequence[WhatIfRow]) -> Table:
     chosen = {title: cells for title, cells in shown.items() if len(set(cells)) > 1}
     usual = "policy" if rows[0].policy else "nodes"
     chosen = chosen or {usual: shown[usual]}
-    sites = [name for name in rows[0].usd_of if any(row.usd_of[name].mean for row in rows)]
+    sites = [
+        name
+        for name in rows[0].usd_of
+        if any(usd.mean for row in rows if (usd := row.usd_of[name]))
+    ]
     titles = ("makespan", "cost", *sites, "node hours", "in use", "wasted")
     table = plain_table(*chosen, figures=titles)
     table.add_column("")
@@ -138,8 +144,8 @@ def _table(rows: Sequence[WhatIfRow]) -> Table:
         table.add_row(
             *(cells[index] for cells in chosen.values()),
             _figure(row.makespan_s, _hours),
-            "unknown" if row.usd is None else _figure(row.usd, "${:,.2f}".format),
-            *(_figure(row.usd_of[name], "${:,.2f}".format) for name in sites),
+            _usd(row.usd) + ("+?" if row.usd and None in row.usd_of.values() else ""),
+            *(_usd(row.usd_of[name]) for name in sites),
             _figure(row.node_hours, "{:,.1f}".format),
             f"{row.utilisation.mean:.1%}",
             f"{abs(row.waste.mean):.1%}",
@@ -151,6 +157,10 @@ def _table(rows: Sequence[WhatIfRow]) -> Table:
 def _figure(figure: Interval, shown: Callable[[float], str]) -> str:
     half = figure.half
     return shown(figure.mean) + (f" ± {shown(half)}" if half > 1e-3 * abs(figure.mean) else "")
+
+
+def _usd(figure: Interval | None) -> str:
+    return "?" if figure is None else _figure(figure, "${:,.2f}".format)
 
 
 def _hours(seconds: float) -> str:

@@ -53,7 +53,7 @@ Policies = Annotated[
     str, typer.Option(help="Use all sites at once: own-first, cheapest, spread; several compared.")
 ]
 Deadline = Annotated[str, typer.Option(help="With --policy: time until all trials should end.")]
-Budget = Annotated[float, typer.Option(min=0, help="With --policy: most US dollars.")]
+Budget = Annotated[float, typer.Option(help="With --policy: most US dollars.")]
 Spot = Annotated[str, typer.Option(help="Shares of spot instances, as 0,0.5,1.")]
 Interruptions = Annotated[
     float | None, typer.Option(min=0, help="Of a spot instance per hour; default: 1 in 5 a month.")
@@ -131,12 +131,20 @@ def lasting_so_long(
 
 
 def places(sites: Sequence[str], **asked: Any) -> Iterator[Nodes]:
-    """Yield nodes of sites, or of no site, with given values in place of their own."""
+    """Yield nodes of sites, or of no site, with given values in place of their own.
+
+    Raises:
+        UserError: A site is named twice.
+    """
     from headrace_foresight.what_if import NO_SITE
     from headrace_foresight.work_ahead import nodes_of
 
     changes = {name: value for name, value in asked.items() if value is not None}
+    found = set[str]()
     for nodes in map(nodes_of, sites) if sites else (NO_SITE,):
+        if nodes.site in found:
+            raise UserError(f"--site is '{nodes.site}', which is named twice", "Name it once.")
+        found.add(nodes.site)
         yield replace(nodes, **changes)
 
 

@@ -31,10 +31,10 @@ from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.recipe import RetryPolicy
 from headrace.recipe.site import Role
 from headrace.runs import site_machines
+from headrace.runs.planning import AHEAD_S
 from headrace.states import LeaseState, StepState
 from headrace.status.lease import lease_view as view
 from headrace_ec2 import api as ec2_api
-from headrace_foresight import budget
 from support import fleet_functions, paced_run
 from support.command_line import headrace
 from support.ec2_sim import Ec2Sim, name_of
@@ -211,7 +211,7 @@ def test_a_run_that_has_cost_its_budget_stops_with_a_checkpoint_and_says_why(
     def disturb() -> paced_run.Waiting:
         paced.tell("pause", _PAUSE_S)
         yield from paced.held_at(TAKEN_AT)
-        meter.age_s = 1000.0 - budget.AHEAD_S
+        meter.age_s = 1000.0 - AHEAD_S
         yield from until(paced.lease().notice.exists)
         paced.tell("hold", LOST_AT)  # it goes on until it sees that
 

@@ -57,6 +57,7 @@ class ScriptedPart:
         is_failed: Whether its run has failed; it begins again with the next trials.
         is_full: Whether its disk is full, so that each attempt fails.
         too_large: Trials that its nodes are too small for.
+        usd: What its machines have cost.
     """
 
     run: RunFolder
@@ -68,6 +69,7 @@ class ScriptedPart:
     is_failed: bool = False
     is_full: bool = False
     too_large: set[int] = field(default_factory=set)
+    usd: float | None = None
     messages: list[Message] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
     num_read: int = 0
@@ -99,6 +101,7 @@ class ScriptedPart:
             state=state if self.is_used else None,
             failed_at=self.failed_at if self.is_failed else None,
             why="killed" if self.is_failed else "",
+            usd=self.usd,
             summary=SuiteSummary(total=0, slots=self.slots, nodes=0 if self.is_failed else 1),
             seen_s=self.seen_s,
         )

@@ -10,19 +10,20 @@ import math
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from headrace.errors import HeadraceError, LeaseEndsError
-from headrace.files.layout import RunFolder
+from headrace.errors import BudgetError, HeadraceError, LeaseEndsError
 from headrace.informing import inform
 from headrace.multi_site.site_link import Message
-from headrace.multi_site.sites import SiteState, is_of_site
+from headrace.multi_site.sites import PartGlances, SiteState, is_of_site
+from headrace.runs.planning import AHEAD_S
 from headrace.states import FailureClass, StepState
 from headrace.steps.context import StepContext
-from headrace.steps.mailbox import Failure, Progress, StepResult, StepStatus
+from headrace.steps.mailbox import Failure, StepResult
 from headrace.suites.driver import SuiteDriver
 from headrace.suites.event_log import Journal, Needs
 from headrace.suites.points import PointSource
@@ -39,7 +40,7 @@ from headrace.suites.records import (
 from headrace.suites.site_plan import PlanInput, SitePlan, SitesPlan, plan
 from headrace.suites.suite_state import SuiteState, TrialState
 from headrace.suites.trial_order import Eta, elapsed_s
-from headrace.suites.trial_policy import Glances, ended, folder_of, judge, left_by
+from headrace.suites.trial_policy import ended, folder_of, judge, left_by
 
 logger = logging.getLogger(__name__)
 
@@ -60,29 +61,6 @@ _GUESS_S = 60.0
 """Duration of a trial before any has ended."""
 
 
-class _PartGlances(Glances):
-    """Status of running attempts as their parts report it: folders of trials may hang."""
-
-    def __init__(self, run: RunFolder, sites: Sequence[SiteState]) -> None:
-        super().__init__(run)
-        self._sites = sites
-
-    def look(self, running: Mapping[int, TrialState]) -> list[TrialState]:
-        """Return the trials that run at sites within reach."""
-        self._statuses = {
-            each.number: StepStatus(
-                state=StepState.QUEUED if each.waits else StepState.RUNNING,
-                progress=Progress(done=each.done, total=1.0, phase=each.waits),
-                metrics=each.metrics,
-            )
-            for site in self._sites
-            for each in (site.link.look.summary.running if site.link.look.summary else ())
-            if each.number in running
-        }
-        near = {site.name for site in self._sites if site.is_reachable}
-        return [row for row in running.values() if row.site in near]
-
-
 class SitesDriver(SuiteDriver):
     """Runs the trials of a suite at several sites."""
 
@@ -94,7 +72,7 @@ class SitesDriver(SuiteDriver):
         sites: Sequence[SiteState],
     ) -> None:
         super().__init__(context, journal, source, Needs())  # the parts know them
-        self._glances = _PartGlances(self._run, sites)
+        self._glances = PartGlances(self._run, sites)
         self._sites = {each.name: each for each in sites}
         of_site = partial(SuiteState, self.suite_state.objectives)
         self._at_site = defaultdict[str, SuiteState](of_site)
@@ -298,7 +276,9 @@ class SitesDriver(SuiteDriver):
             mine = {row.trial.number for row in self._at(site)}
             left = mine if self._controls.sites[name].leaves else set()
             self._withdraw(site, left | (site.held - mine), stops=True)
-        self._plan = found = plan(self.plan_input())
+        now = self.plan_input()
+        self._plan = found = plan(now)
+        self._check_budget(now)
         for planned in found.sites:
             site = self._sites[planned.name]
             if site.link.look.run_id and planned.slots not in (0, site.limit):
@@ -312,6 +292,27 @@ class SitesDriver(SuiteDriver):
             some = [rows[number] for number, at in assign if at == name]
             self._events.note(*(Assigned(number=row.trial.number, site=name) for row in some))
             self._send_assigned(site, some)
+
+    def _check_budget(self, now: PlanInput) -> None:
+        """Raise if no trial runs or is with a site, and the budget pays none at any site."""
+        sites, most_usd, left_usd = self._sites, self._spec.budget, max(now.budget_usd, 0.0)
+        is_held = any(each.held and not each.is_reachable for each in sites.values())  # may be done
+        waits = self._controls.whole.is_paused or any(map(self._at, sites.values()))
+        if most_usd is None or is_held or waits:
+            return
+        every = [replace(each, slots=sites[each.name].slots) for each in now.sites]  # or later
+        pays = (
+            each for each in every if each.open_slots
+            or each.usd_per_hour * sites[each.name].role_slots * AHEAD_S / 3600 <= left_usd
+        )  # fmt: skip
+        whole = replace(now, sites=tuple(every), budget_usd=math.inf)
+        if not plan(replace(now, sites=tuple(pays))).assign and plan(whole).assign:
+            raise BudgetError(
+                f"The rest, ${left_usd:.2f}, of `suite.budget`, ${most_usd:.2f}, opens no "
+                f"lease, or pays none of the {len(now.waiting)} trials that wait",
+                f"Ended trials are kept: headrace results {self._run.run_id}. "
+                "Start another suite for more.",
+            )
 
     def _possible(self, assign: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
         """Yield assignments of the plan.

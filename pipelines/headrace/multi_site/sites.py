@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from headrace.batch.meter import meter_of
+from headrace.files.layout import RunFolder
 from headrace.informing import inform
 from headrace.multi_site.site_link import Message, SiteLink
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.runs.site_machines import most_cost
-from headrace.states import FailureClass
+from headrace.states import FailureClass, StepState
+from headrace.steps.mailbox import Progress, StepStatus
 from headrace.suites.nodes import slots_of
 from headrace.suites.records import Added, Control, Ended, Entry, SiteSummary, Started, Withdrawn
 from headrace.suites.site_plan import PlannedSite, Policy, SitePlan
 from headrace.suites.suite_state import SiteControl, TrialState
+from headrace.suites.trial_policy import Glances
 
 _UNREACHABLE_S = 15.0
 LEAST_PAID_S = 60.0
@@ -194,6 +197,29 @@ class SiteState:
         if state is None or state.is_final:
             return "closed"
         return "open" if self.open_slots else "opening"
+
+
+class PartGlances(Glances):
+    """Status of running attempts as their parts report it: folders of trials may hang."""
+
+    def __init__(self, run: RunFolder, sites: Sequence[SiteState]) -> None:
+        super().__init__(run)
+        self._sites = sites
+
+    def look(self, running: Mapping[int, TrialState]) -> list[TrialState]:
+        """Return the trials that run at sites within reach."""
+        self._statuses = {
+            each.number: StepStatus(
+                state=StepState.QUEUED if each.waits else StepState.RUNNING,
+                progress=Progress(done=each.done, total=1.0, phase=each.waits),
+                metrics=each.metrics,
+            )
+            for site in self._sites
+            for each in (site.link.look.summary.running if site.link.look.summary else ())
+            if each.number in running
+        }
+        near = {site.name for site in self._sites if site.is_reachable}
+        return [row for row in running.values() if row.site in near]
 
 
 def is_of_site(entry: Ended) -> bool:

@@ -25,6 +25,10 @@ from headrace.steps.step_kinds import StepOptions
 ENFORCED_EVERY_S = 30.0
 """Seconds between two checks of the budgets of a run."""
 
+AHEAD_S = 90.0
+"""A run is stopped this many seconds before its budget is reached: a checkpoint takes time. The
+rest must pay a lease for as long, else it is not started."""
+
 GROUP = "headrace.accounts"
 """Entry point: a class that derives from `Planner`."""
 

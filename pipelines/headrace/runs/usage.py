@@ -47,18 +47,18 @@ def _usage(run_ids: Collection[str]) -> Iterator[UsageRecord]:
     ledger, now = open_ledger(), time.time()
     attempts, leases = ledger.attempts_of(run_ids), ledger.leases_of(run_ids)
     machines = machines_by_lease([*chain.from_iterable(leases.values())])
-    for run_id in filter(suite_of_part, run_ids):
-        copies = map(_copy, leases.get(run_id, ())[-1:])
-        yield from (row for row in copies if row.fetched_bytes)
-    for run_id, of_run in attempts.items():
+    for run_id in run_ids:
+        of_run = attempts.get(run_id, ())
         try:
             for lease in leases.get(run_id, ()):
                 rows = machines.get(lease.lease_id, ())
                 held = LeaseMachines(lease=lease, machines=rows, now=now)
                 own = (each for each in of_run if each.lease_id == lease.lease_id)
                 yield from held.rows([each for each in own if each.kind != "sites"])
-        except StepError as error:
-            logger.warning("The usage of run %s is not recorded: %s", run_id, error.what)
+            copies = map(_copy, leases.get(run_id, ())[-1:] if suite_of_part(run_id) else ())
+            yield from (row for row in copies if row.fetched_bytes)
+        except (StepError, OSError) as error:
+            logger.warning("Not all usage of run %s is recorded: %s", run_id, error)
 
 
 def _copy(lease: LeaseRecord) -> UsageRecord:

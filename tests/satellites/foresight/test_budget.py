@@ -26,9 +26,12 @@ from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import load_site
 from headrace.recipe.suite import SuiteSpec
 from headrace.runs.costs import run_cost
+from headrace.runs.planning import AHEAD_S
 from headrace.runs.refresh_usage import refresh_usage
 from headrace.runs.runs import Run
 from headrace.runs.site_machines import most_cost
+from headrace.runs.suites import ask
+from headrace.states import DRIVER_ROLE
 from headrace.suites.records import Control, RunningTrial, SuiteSummary
 from headrace_ec2.backend import Ec2
 from headrace_ec2.meter import Ec2Meter
@@ -175,7 +178,7 @@ def test_a_gang_stops_with_a_checkpoint_and_the_run_ends_with_the_reason(
     """Before it has cost more than it may: what runs goes on for a moment."""
     site(1000.0)
     run, folder = _open_lease("gpu")
-    machines.append(_instance(1000.0 - budget.AHEAD_S - 30.0))
+    machines.append(_instance(1000.0 - AHEAD_S - 30.0))
     keep(run)
     assert not folder.notice.exists()
     machines.append(_instance(31.0, "i-2"))
@@ -305,7 +308,7 @@ def test_hours_of_gpus_that_are_held_are_limited(
     machines.append(_instance(2.0 * 3600.0))
     keep(run)
     assert not folder.notice.exists()
-    machines.append(_instance(3.0 * 3600.0 - budget.AHEAD_S, "i-2"))
+    machines.append(_instance(3.0 * 3600.0 - AHEAD_S, "i-2"))
     keep(run)
     assert folder.notice.read_text() == (
         "User ann this month on site aws has used up its 20.00 GPU hours "
@@ -387,3 +390,52 @@ def test_a_suite_over_its_budget_is_paused_and_its_lease_ends_with_its_last_tria
     with pytest.raises(BudgetError, match=r"`suite\.budget` of recipe") as caught:
         budget.check(run, "gpu")
     assert "headrace results" in str(caught.value)
+
+
+def _open_part(suite: Run, role: str) -> tuple[Run, Any]:
+    part, folder = _open_lease(role)
+    open_ledger().change_run(part.run_id, kind="part", part_of=suite.run_id)
+    return part, folder
+
+
+def _several_sites(**changes: Any) -> Run:
+    overrides = ("suite.sites=[aws,laptop]", "suite.seeds=2", *changes.pop("overrides", ()))
+    return make_run(site="aws", overrides=overrides, kind="suite", **changes)
+
+
+def test_a_site_over_its_budget_is_paused_and_its_lease_ends_with_its_last_trial(
+    site: Callable[..., None], machines: list[Machine]
+):
+    site(1000.0, {"when_over": "finish"})
+    suite = _several_sites()
+    part, folder = _open_part(suite, "gpu")
+    machines.append(_instance(2000.0))
+    running = RunningTrial(number=1, name="a", attempt=1, node="node-0", started_at=1.0)
+    write_record(part.folder.summary, SuiteSummary(total=2, running=(running,)))
+    keep(part)
+    keep(part)
+    (control,) = read_lines(suite.folder.controls, Control)
+    assert (control.what, control.site) == ("pause-site", "aws")
+    assert not folder.notice.exists()
+    write_record(part.folder.summary, SuiteSummary(total=2))
+    keep(part)
+    assert "budget of $1000.00 (`limits.budget` of the site)" in folder.notice.read_text()
+    ask(open_ledger().run(suite.run_id), "resume-site", site="aws")
+    keep(part)
+    assert [each.what for each in read_lines(suite.folder.controls, Control)][1:] == [
+        "resume-site", "pause-site"
+    ]  # fmt: skip
+
+
+def test_the_driver_of_several_sites_goes_on_when_their_budget_is_used_up(
+    site: Callable[..., None], machines: list[Machine]
+):
+    site(None)
+    suite = _several_sites(overrides=("suite.budget=1000",))
+    driver = suite.lease_folder(lease_on_disk(suite, DRIVER_ROLE, ProcessIdentity.of()))
+    part, folder = _open_part(suite, "gpu")
+    machines.append(_instance(2000.0))
+    keep(part)
+    budget.enforce(suite)
+    assert "`suite.budget` of the recipe" in folder.notice.read_text()
+    assert not driver.close.exists()

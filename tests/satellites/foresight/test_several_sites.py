@@ -128,7 +128,7 @@ def test_deadlines_and_budgets_hold_with_other_durations_than_expected(seed):
     assert quick.makespan_s < poor.makespan_s < alone.makespan_s
 
 
-def test_a_suite_whose_budget_is_used_up_never_ends():
+def test_trials_are_left_when_the_budget_is_used_up():
     aws = Scenario(nodes=(AWS,), policy="cheapest", budget_usd=20.0)
     before, came = both(SMALL, aws, noise=0.0)
     assert before.makespan_s == came.makespan_s == math.inf
@@ -152,6 +152,36 @@ def test_policies_are_compared_with_what_each_site_costs():
     assert (spread.is_fastest, own.is_cheapest) == (True, True)
     with pytest.raises(UserError, match="'fast' is not known"):
         answer(Question(trials=trials, policies=("fast",)))
+
+
+@pytest.mark.parametrize(
+    ("lab_usd", "box_usd", "cost"), [(None, None, "?"), (None, 1.0, "$0.00+?"), (0.0, 1.0, "$0.00")]
+)
+def test_a_cost_of_sites_without_a_price_is_unknown(
+    headrace_home: Path, lab_usd: float | None, box_usd: float | None, cost: str
+):
+    for site, usd in (("lab", lab_usd), ("box", box_usd)):
+        roles = built_in("sites", "laptop")["roles"]
+        if usd is not None:
+            roles["gpu"]["price"] = {"usd_per_node_hour": usd}
+        write_site(headrace_home, site, roles=roles)
+    words = (
+        "what-if",
+        "--duration",
+        "1h",
+        "--site",
+        "lab",
+        "--site",
+        "box",
+        "--policy",
+        "cheapest",
+    )
+    shown = headrace(*words).output.splitlines()[-1]
+    assert cost in shown.split()
+    assert ("cheapest" in shown.split()[1:]) == (cost != "?")
+    (row,) = json.loads(headrace(*words, "--json").stdout)
+    assert (row["usd"] is None) == (cost == "?")
+    assert (row["usd_of"]["lab"] is None) == (lab_usd is None)
 
 
 def test_nodes_that_are_rented_are_used_only_for_a_deadline(headrace_home: Path):
@@ -235,10 +265,11 @@ def test_trials_of_a_suite_show_how_quick_its_sites_are(headrace_home: Path):
 def test_what_was_expected_of_each_site_stands_beside_what_came(headrace_home: Path):
     run = suite_journal.over_sites(suite_journal.make_suite())
     known = Interval(low=1.0, mean=1.0, high=1.0)
-    point = FrontierPoint(policy="own-first", makespan_s=known, usd=known, usd_of={"aws": 0.5},
-                          ends_of={"aws": 300.0})  # fmt: skip
+    point = FrontierPoint(policy="own-first", makespan_s=known, usd=known,
+                          usd_of={"aws": 0.5, "lab": 0.0}, ends_of={"aws": 300.0})  # fmt: skip
     aws = ExpectedSite(site="aws", slots=4, start_s=60.0, speed=1.5, usd_per_hour=0.55)
-    write_record(run.folder.frontier, Frontier(points=(point,), sites=(aws,)))
+    lab = ExpectedSite(site="lab", slots=4, start_s=60.0, speed=1.0, usd_per_hour=None)
+    write_record(run.folder.frontier, Frontier(points=(point,), sites=(aws, lab)))
     suite_journal.journal(
         run.folder,
         suite_journal.added(1).model_copy(update={"at": 1000.0}),
@@ -251,7 +282,7 @@ def test_what_was_expected_of_each_site_stands_beside_what_came(headrace_home: P
     assert pairs == {
         "usd": (0.5, 0.125), "ends_s": (300.0, 400.0), "start_s": (60.0, 90.0), "speed": (1.5, None)
     }  # fmt: skip
-    assert found["lab"].usd.came == 0.0
+    assert (found["lab"].usd.expected, found["lab"].usd.came) == (None, 0.0)
     assert found["box"].ends_s.came is None
     assert site_outcomes(make_run().folder, run.recipe) == ()
     lease = lease_on_disk(run, "gpu")

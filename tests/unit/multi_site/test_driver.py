@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headrace.errors import BudgetError
 from headrace.files.lines import append_line
 from headrace.informing import inform
 from headrace.recipe.suite import Objective
@@ -392,3 +393,71 @@ def test_a_folder_that_fails_when_its_part_has_failed_ends_no_driver(
     _until_over(suite)
     assert asked
     assert {each.number for each in suite.ends()} == {1, 2, 3, 4}
+
+
+def _rented(suite: ScriptedSuite, *names: str) -> None:
+    """Let a second of a slot at these sites cost a dollar."""
+    for name in names:
+        suite.driver._sites[name].usd_per_hour, suite.driver._sites[name].is_own = 3600.0, False
+
+
+@pytest.mark.parametrize("state", ["open", "failed", "paused"])
+def test_a_suite_ends_when_the_rest_of_its_budget_pays_no_trial(
+    tmp_path: Path, clock: Clock, state: str
+) -> None:
+    suite = _suite(tmp_path, clock, budget=300.0)
+    _rented(suite, "a", "b")
+    for _ in range(20):
+        suite.turn()
+    assert all(part.running for part in suite.parts)
+    suite.parts[0].usd = 299.0
+    suite.turn()
+    assert any(part.running for part in suite.parts)  # they come to their end
+    if state == "failed":
+        suite.parts[0].kill()
+    elif state == "paused":
+        _ask(suite, "pause-site", site="a")
+    with pytest.raises(BudgetError, match=r"The rest, \$1\.00, of `suite\.budget`") as caught:
+        _until_over(suite)
+    assert "headrace results S" in str(caught.value)
+    assert 0 < suite.driver.suite_state.num_ended < 12
+    assert not suite.driver.suite_state.running
+
+
+def test_a_suite_ends_when_the_rest_of_its_budget_opens_no_lease(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """One of its trials it would pay, but not the 90 s of both slots that a lease needs."""
+    suite = _suite(tmp_path, clock, budget=1000.0)
+    _rented(suite, "a", "b")
+    for _ in range(20):
+        suite.turn()
+    for part in suite.parts:
+        part.usd = 435.0
+        part.kill()
+    suite.turn()
+    with pytest.raises(BudgetError, match=r"The rest, \$130\.00, .* opens no lease"):
+        _until_over(suite)
+
+
+@pytest.mark.parametrize("what", ["pause-site", "unreachable", "pause"])
+def test_a_site_without_a_price_goes_on_once_it_is_back(
+    tmp_path: Path, clock: Clock, what: str
+) -> None:
+    suite = _suite(tmp_path, clock, budget=300.0)
+    _rented(suite, "b")
+    for _ in range(20):
+        suite.turn()
+    suite.parts[1].usd = 300.0
+    if what == "unreachable":
+        suite.parts[0].is_reachable = False
+    else:
+        _ask(suite, what, site="a" if what == "pause-site" else "")
+    for _ in range(_LONG):
+        suite.turn()
+    assert not suite.driver.suite_state.running
+    suite.parts[0].is_reachable = True
+    if what != "unreachable":
+        _ask(suite, what.replace("pause", "resume"), site="a" if what == "pause-site" else "")
+    _until_over(suite)
+    _check_whole(suite)

@@ -148,17 +148,40 @@ def test_the_step_of_a_part_takes_no_machine_that_its_trials_take(suite: RunReco
     assert (row.node_s, row.kind) == (0.0, kind)
 
 
-def test_the_copied_dataset_has_the_prices_of_the_parts_site(headrace_home: Path):
-    part_id = "digits-20260102-030405-0a1b2c3d-at-box"
-    part = run_row(part_id, key=f"{part_id[:-7]}/at/box", kind="part", site_name="box")
-    site, status = SiteFolder(headrace_home), PartStatus(done=10**10, copied_bytes=10**9)
-    open_ledger().add_run(part)
-    lease = lease_row(run_id=part_id, site_name="box", folder=str(site.leases / "lease-1"))
+def _copying(home: Path, site_name: str) -> str:
+    """A part with a lease, whose dataset was copied; return its id."""
+    suite_id = "digits-20260102-030405-0a1b2c3d"
+    part_id, site = f"{suite_id}-at-{site_name}", SiteFolder(home / site_name)
+    row = run_row(part_id, key=f"{suite_id}/at/{site_name}", kind="part", site_name=site_name)
+    open_ledger().add_run(row)
+    folder, names = str(site.leases / "lease-1"), {"run_id": part_id, "site_name": site_name}
+    lease = lease_row(lease_id=f"lease-{site_name}", **names, folder=folder)
     open_ledger().add_lease(lease, max_active=9)
     site.run(part_id).path.mkdir(parents=True)
-    write_record(site.run(part_id).part, status)
-    note_usage(part_id)
+    write_record(site.run(part_id).part, PartStatus(done=10**10, copied_bytes=10**9))
+    return part_id
+
+
+def test_the_copied_dataset_has_the_prices_of_the_parts_site(headrace_home: Path):
+    note_usage(_copying(headrace_home, "box"))
     prices = {"box": SitePrices(usd_per_gb_month=0.02, usd_per_fetched_gb=0.09)}
     (total,) = open_ledger().usage_sums(prices=prices)
     assert (total.usd_storage, total.usd_transfer) == (0.2, 0.09)
     assert (total.node_s, total.attempts, total.unpriced) == (0.0, 0, 0)
+
+
+@pytest.mark.parametrize("fault", ["damaged", "out of reach"])
+def test_a_part_that_cannot_be_read_leaves_the_usage_of_others(
+    headrace_home: Path, caplog: pytest.LogCaptureFixture, fault: str
+):
+    part_ids = [_copying(headrace_home, site) for site in ("lab", "box")]
+    file = SiteFolder(headrace_home / "lab").run(part_ids[0]).part
+    if fault == "damaged":
+        file.write_text("{")
+    else:  # reads fail with an error of the system
+        file.unlink()
+        file.mkdir()
+    note_usage(*part_ids)
+    assert open_ledger().usage(part_ids[0]) == ()
+    assert [row.kind for row in open_ledger().usage(part_ids[1])] == ["copy"]
+    assert f"Not all usage of run {part_ids[0]} is recorded" in caplog.text
