@@ -98,6 +98,13 @@ def test_show_tells_what_differs_and_why_a_trial_failed_within_80_columns(suite:
     ]
 
 
+def test_show_names_a_cancellation_once() -> None:
+    run = make_suite()
+    cancelled = {"state": StepState.CANCELLED, "failure_class": FailureClass.CANCELLED}
+    journal(run.folder, added(1), started(1), failed(1, **cancelled, message="Cancelled: by ann"))
+    assert shown("show", run.run_id).splitlines()[1].endswith(" node-a  Cancelled: by ann")
+
+
 def test_the_table_of_trials_fits_a_terminal_of_80_columns(suite: Run):
     note_trials(suite.folder)
     console = Console(width=80, record=True, force_terminal=True, color_system=None)
