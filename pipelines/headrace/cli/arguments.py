@@ -86,6 +86,7 @@ Overrides = Annotated[
     ),
 ]
 RunArgument = Annotated[str | None, a_run("Run or SUITE:NUMBER; default: the newest run.")]
+WholeRun = Annotated[str | None, a_run("Run or suite; default: the newest run.")]
 NamedRun = Annotated[str, a_run("Run, SUITE:NUMBER, or latest.")]
 OneSuite = Annotated[
     str | None,

@@ -26,11 +26,11 @@ from headrace.cli.words import most_words
 from headrace.errors import RecipeError, StepError
 from headrace.execution.execute import LeasePreview, execute, planned
 from headrace.recipe.load import load_recipe, load_site
-from headrace.recipe.overrides import check_size
 from headrace.recipe.recipe import Recipe
 from headrace.runs.prediction import BETWEEN, Frontier, Prediction
 from headrace.runs.runs import RunRequest
 from headrace.runs.suite_sites import asked_sites
+from headrace.suites import values as sweep_values
 
 CALIBRATION_STEPS = 50
 """Optimizer steps of a short training that measures how long a whole one takes."""
@@ -59,21 +59,22 @@ def plan(
     It shows leases, time limits, time and cost. Time and cost come from earlier runs of the recipe
     on the site, with 80 % intervals. Only --calibrate submits or writes anything; `RUN` stands for
     the id of the run. For a role with `lifetime: auto`, the chosen time and the reason are shown,
-    and the queue is asked for its longest job. For a suite over several sites it shows time and
-    cost by policies and deadlines.
+    and the queue is asked for its longest job. Several values of a key are a suite, as for
+    `headrace sweep`; over several sites it shows time and cost by policies and deadlines.
 
     Examples:
         headrace plan digits --site slurm-dev
         headrace plan digits --site slurm-dev --dry-run
         headrace plan digits --calibrate
-        headrace plan digits --site lab,aws suite.deadline=1d
+        headrace plan digits 'seed=range(0,20)' --site lab,aws suite.deadline=1d
     """
-    check_size(overrides or ())
-    first, changes = asked_sites(recipe, overrides or (), site)
+    plain, update = sweep_values.parse(overrides or ())
+    given = (*plain, *sweep_values.as_overrides(update))
+    first, changes = asked_sites(recipe, given, site)
     if measure:
         from headrace.cli.runs import request_of  # only a calibration needs it
 
-        calibrate(request_of(recipe, overrides, first))
+        calibrate(request_of(recipe, plain, first))
     asked = load_recipe(recipe, changes)
     found = planned(asked, load_site(first))
     if as_json:

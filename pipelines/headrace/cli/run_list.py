@@ -136,7 +136,7 @@ def _result(row: RunView) -> str:
 
 def _outcome(row: RunView) -> str:
     if row.is_orphan:
-        return f"{ABANDONED}; headrace resume {row.run_id}"
+        return f"{ABANDONED}; headrace resume {row.run_id.partition(':')[0]}"
     if why := row.why or row.damage:
         step = f"{row.failure.step}: " if row.failure else ""
         return step + why.splitlines()[0]

@@ -230,7 +230,7 @@ def evaluate(  # noqa: PLR0913  options of a command
 
 
 def resume(  # noqa: PLR0913  options of a command
-    run_id: RunArgument = None,
+    run_id: arguments.WholeRun = None,
     overrides: Annotated[
         list[str] | None,
         typer.Argument(help="Changes to place and size of the run, as in train.nodes=1."),

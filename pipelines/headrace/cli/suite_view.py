@@ -217,4 +217,5 @@ def _left(view: SuiteView) -> str:
 def _cause(row: TrialRecord) -> str:
     if row.failure_class is None:
         return ""
-    return f"{row.failure_class.value}: {row.message.partition(chr(10))[0]}"
+    why, known = row.message.partition("\n")[0], row.failure_class.value
+    return why if why.lower().startswith(known) else f"{known}: {why}"

@@ -81,12 +81,14 @@ def _heading(view: RunDetails, *more: str) -> Text:
 
 def remarks(view: RunDetails) -> Iterator[str]:
     """Yield notes about a run's problems, with the next step."""
-    process = owner_process(view.owner)
+    process, resume = owner_process(view.owner), f"headrace resume {view.run_id.partition(':')[0]}"
     if view.is_orphan and process is not None:
         yield (
             f"Abandoned: process {process.pid} on {process.host}, which ran it, has ended. "
-            f"Resume it: headrace resume {view.run_id} --detach"
+            f"Resume it: {resume} --detach"
         )
+    if view.is_interrupted:
+        yield f"Its suite has ended, and it continues with it: {resume}"
     yield from (f"Resumed with changes, {each}" for each in view.changed)
     if view.waits_for:
         yield f"Waits for {'nodes' if view.has_lease else 'a lease'}: {view.waits_for}"

@@ -12,9 +12,11 @@ from sqlalchemy import (
     Index,
     Table,
     Text,
+    and_,
     delete,
     select,
     tuple_,
+    update,
 )
 from sqlalchemy.orm import Mapped, mapped_column, query_expression, with_expression
 
@@ -63,7 +65,7 @@ class TrialRecord(LedgerRow, kw_only=True):
     started_at: Mapped[float | None] = mapped_column(default=None)
     """When its first attempt began."""
     finished_at: Mapped[float | None] = mapped_column(default=None)
-    """When it ended; null while it waits or runs."""
+    """When it ended, or its suite without it; null while it waits or runs."""
     objective: Mapped[float | None] = mapped_column(default=None)
     """Value of the suite's first objective; null if there is none, or it is not a number."""
     objectives: Mapped[tuple[float, ...]] = mapped_column(Json(tuple[float, ...]), default=())
@@ -146,6 +148,18 @@ class TrialRows(LedgerPart):
             self._database.put(session, TrialRecord.__table__, values)
             self._database.put(session, USAGE, [dict(row) for row in usage])
         return True
+
+    def stop_trials(self, run_id: str) -> None:
+        """If a suite has ended, let trials that have begun but not ended wait, since its end."""
+        end = select(RunRecord.finished_at).filter_by(run_id=run_id).scalar_subquery()
+        begun = and_(TrialRecord.run_id == run_id, TrialRecord.started_at.is_not(None))
+        left = and_(begun, TrialRecord.finished_at.is_(None), end.is_not(None))
+        with self._database.read() as session:
+            if session.scalar(select(TrialRecord.number).where(left).limit(1)) is None:
+                return
+        stopped = {"state": StepState.QUEUED, "finished_at": end}
+        with self._database.write("trials") as session:
+            session.execute(update(TrialRecord).where(left).values(stopped))
 
     def journal_read(self, run_id: str) -> int:
         """Return how many bytes of a suite's event log have been entered."""

@@ -33,20 +33,22 @@ def note_trials(run: RunFolder) -> None:
     """Copy new entries of a suite's journal to the ledger; cheap without new entries.
 
     Rows, usage and the position in the journal change in one transaction, so several processes may
-    call it at once, and any may be killed. A new ledger reads the whole journal again.
+    call it at once, and any may be killed. A new ledger reads the whole journal again. Trials that
+    a suite left running at its end wait from then on.
     """
     ledger, run_id = open_ledger(), run.run_id
     while is_there(run.journal):
         begin = ledger.journal_read(run_id)
         entries, end = entries_from(run.journal, begin)
         if end == begin:
-            return
+            break
         added = {entry.trial.number for entry in entries if isinstance(entry, Added)}
         known = ledger.trials_numbered(run_id, _numbers(entries) - added)
         rows = folded(run_id, known, entries)
         ended = [each for each in entries if isinstance(each, Ended) and not each.site]
         part, gone = JournalPart(run_id, begin, end), _numbers(entries) - rows.keys()
         ledger.put_trials(rows.values(), _usage(run_id, ended), part, gone)
+    ledger.stop_trials(run_id)
 
 
 def changed_since(record: RunRecord, begin: int, end: int) -> set[int] | None:
@@ -114,7 +116,7 @@ def _change(row: TrialRecord, entry: Entry) -> None:
     elif isinstance(entry, Started):
         row.state, row.attempts, row.node = StepState.RUNNING, entry.attempt, entry.node
         row.site = entry.site
-        row.started_at = row.started_at or entry.at
+        row.started_at, row.finished_at = row.started_at or entry.at, None
     elif isinstance(entry, Ended):
         _end(row, entry)
 

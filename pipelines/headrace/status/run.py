@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -142,9 +143,14 @@ class RunView(Record):
     """All metrics, of a suite those of its best trial; left out on pages."""
 
     @property
+    def is_interrupted(self) -> bool:
+        """Whether it is a trial that has not ended, of a suite that has."""
+        return not self.state.is_final and self.finished_at is not None
+
+    @property
     def goes_on(self) -> bool:
-        """Whether the run has not ended and is not abandoned."""
-        return not self.state.is_final and not self.is_orphan
+        """Whether the run has not ended, and is not abandoned or interrupted."""
+        return not (self.state.is_final or self.is_orphan or self.is_interrupted)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +180,8 @@ class RunRows:
         run = replace(
             found.record, run_id=found.name, folder=str(found.folder.path), state=trial.state,
             site_name=trial.site or found.record.site_name,
-            created_at=trial.started_at or trial.created_at, finished_at=trial.finished_at,
+            created_at=trial.started_at or trial.created_at,
+            finished_at=trial.finished_at or found.record.finished_at,
             overrides=tuple(f"{key}={from_json(each)}" for key, each in trial.values.items()),
             seed=trial.values.get("seed", found.record.seed),
             outputs={"train": {"metrics": trial.metrics}},
@@ -223,8 +230,8 @@ class RunRows:
 def _attempt(run: RunRecord, trial: TrialRecord, number: int) -> AttemptRecord:
     """Return an attempt at a trial as one at training, by its result, else by the trial's row."""
     folder, is_last = TrialFolder(Path(run.folder)).step(number), number == trial.attempts
-    result = mailbox.outcome(folder)
-    if result is None and not is_last:
+    result, is_stopped = mailbox.outcome(folder), trial.finished_at is not None
+    if result is None and not (is_last and trial.state.is_final is is_stopped):
         result = mailbox.lost(folder, "", trial.finished_at)
     known = {name: getattr(trial, name) for name in _OF_TRIAL}
     return AttemptRecord(
@@ -283,7 +290,7 @@ def by_ledger(rows: RunRows, now: float) -> RunView:
         cost=rows.cost(now),
         why=why or why_no_lease(rows),
         failure=FailedAttempt.model_validate(failed) if failed else None,
-        is_orphan=not record.state.is_final and owner_is_gone(record.owner),
+        is_orphan=record.finished_at is None and owner_is_gone(record.owner),
         trials=_trials(traits, summary, rows.trials) if kind == "suite" else None,
         paused=summary is not None and summary.paused and not record.state.is_final,
         sites=summary.sites if summary else (),
@@ -369,7 +376,8 @@ def main_of(metrics: Mapping[str, float], *names: str | None) -> MainMetric | No
 def summary_of(record: RunRecord) -> tuple[SuiteSummary | None, str]:
     """Return a suite's summary, or why it is unknown; of an ended suite it is read once.
 
-    The sites of an ended suite are closed: its driver may have been stopped before it wrote that.
+    The sites of an ended suite are closed, and no trial runs: its driver may have been stopped
+    before it wrote that.
     """
     read = _read_summary if record.finished_at is not None else _read_summary.__wrapped__
     return read(record.folder, record.finished_at)
@@ -386,7 +394,10 @@ def _read_summary(folder: str, finished_at: float | None) -> tuple[SuiteSummary 
         return None, f"its {file.name} cannot be read: {error.strerror}"
     if found is not None and finished_at is not None:
         sites = tuple(each.model_copy(update=_CLOSED) for each in found.sites)
-        found = found.model_copy(update={"sites": sites})
+        counts = Counter(found.counts)
+        counts[StepState.QUEUED.value] += counts.pop(StepState.RUNNING.value, 0)
+        closed = {"sites": sites, "counts": +counts, "running": ()}
+        found = found.model_copy(update=closed)
     return found, ""
 
 

@@ -176,7 +176,8 @@ def trials_page(run_id: str, since: int = 0) -> TrialsPage:
     record = find_suite(run_id)
     ledger = open_ledger()
     version = ledger.journal_read(run_id)  # before the rows: these may be newer
-    changed = changed_since(record, since, version) if 0 < since <= version else None
+    is_part = 0 < since <= version and not record.state.is_final  # its end changes trials, too
+    changed = changed_since(record, since, version) if is_part else None
     if changed is None or len(changed) > _MOST_CHANGED:
         rows, changed = ledger.trials(run_id, limit=MAX_TRIALS), None
     else:

@@ -133,7 +133,8 @@ class StepContext:
             StepTimedOutError: The step ran past its time limit.
         """
         if is_there(self.folder.cancel):
-            raise StepCancelledError(f"Cancelled: {self.folder.cancel.read_text()}")
+            why = self.folder.cancel.read_text().removeprefix("Cancelled: ")  # a suite's own
+            raise StepCancelledError(f"Cancelled: {why}")
         if time.monotonic() > self._stop_s:
             raise LeaseEndsError(
                 f"Step {self.spec.name} was not done when the time of lease "

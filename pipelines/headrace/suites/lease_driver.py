@@ -31,7 +31,7 @@ _WAIT_S = 0.2
 _STOP_S = GRACE_S + 5.0
 _TELLING_S = 1.0
 _LOST = "Its driver was lost, and it left no result"
-_LEAVES = "It continues at another site"
+_LEAVES = "Its suite took it back from this site"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli import arguments
-from support.command_line import every_command
+from support.command_line import every_command, headrace
 from support.runs import make_run
 from support.suite_journal import make_suite
 
@@ -65,3 +65,8 @@ def test_every_command_completes_what_it_takes() -> None:
         if each.name in COMPLETED and each._custom_shell_complete is None
     ]
     assert without == []
+
+
+def test_only_commands_that_take_a_trial_name_its_number() -> None:
+    assert "SUITE:NUMBER" in headrace("status", "--help").output
+    assert "SUITE:NUMBER" not in headrace("resume", "--help").output

@@ -10,6 +10,7 @@ from rich.table import Table
 from headrace import api
 from headrace.cli.plan import frontier_shown
 from headrace.errors import SiteError
+from headrace.execution.execute import planned
 from headrace.runs.planning import Planner
 from headrace.runs.prediction import ExpectedSite, Frontier, FrontierPoint, Interval
 from support.command_line import headrace
@@ -56,6 +57,19 @@ def test_a_suite_over_several_sites_has_leases_of_each(headrace_home: Path):
     assert [(each.site, each.role) for each in found.leases] == at
     assert told["frontier"]["points"] == []
     assert found.prediction.seconds is None
+
+
+@pytest.mark.parametrize("sites", ["lab", "lab,box"])
+def test_a_suite_is_planned_by_the_words_of_a_sweep(headrace_home: Path, sites: str) -> None:
+    write_sites(headrace_home)
+    words = ["data.global_batch_size=32,64", "seed=range(0,3)", "trainer.max_epochs=1"]
+    with patch("headrace.cli.plan.planned", wraps=planned) as asked:
+        told = headrace("plan", "digits", *words, "--site", sites)
+    assert told.exit_code == 0, told.output
+    recipe, _ = asked.call_args.args
+    assert (recipe.suite.seeds, recipe.trainer.max_epochs) == ((0, 1, 2), 1)
+    assert recipe.suite.grid == {"data.global_batch_size": (32, 64)}
+    assert recipe.suite.sites == (tuple(sites.split(",")) if "," in sites else ())
 
 
 def test_a_cost_without_a_known_price_is_not_shown_as_none():

@@ -18,7 +18,9 @@ from headrace.runs.runs import Run
 from headrace.runs.suites import has_more_to_do, sought_by
 from headrace.runs.trials import note_trials
 from headrace.states import FailureClass, StepState
-from headrace.status.suite import SuiteView, suite_page, suite_views
+from headrace.status.run import run_views
+from headrace.status.suite import SuiteView, suite_page, suite_views, trials_page
+from headrace.steps.mailbox import StepStatus
 from headrace.suites.records import CommandsApplied, Control, RunningTrial, SuiteSummary
 from support.command_line import headrace
 from support.runs import ended_owner, make_run
@@ -94,6 +96,13 @@ def test_show_tells_what_differs_and_why_a_trial_failed_within_80_columns(suite:
         "2 pruned lr=0.2 0.1 1:00 node-a",
         "3 failed (2) lr=0.3 1:00 node-b user_error: it broke",
     ]
+
+
+def test_show_names_a_cancellation_once() -> None:
+    run = make_suite()
+    cancelled = {"state": StepState.CANCELLED, "failure_class": FailureClass.CANCELLED}
+    journal(run.folder, added(1), started(1), failed(1, **cancelled, message="Cancelled: by ann"))
+    assert shown("show", run.run_id).splitlines()[1].endswith(" node-a  Cancelled: by ann")
 
 
 def test_the_table_of_trials_fits_a_terminal_of_80_columns(suite: Run):
@@ -287,6 +296,51 @@ def test_a_suite_whose_process_was_killed_is_told_and_not_watched_for_ever():
     journal(run.folder, added(1))
     told = watched(run, exit_code=1)
     assert f"headrace resume {run.run_id}" in told
+
+
+def test_a_trial_that_a_suite_left_running_waits_and_its_time_has_stopped(suite: Run) -> None:
+    counts = {"running": 1, "queued": 2}
+    write_record(suite.folder.summary, SuiteSummary(total=6, counts=counts))
+    journal(suite.folder, added(5), added(6), started(6), failed(6, is_final=False))
+    version = trials_page(suite.run_id).version
+    attempt = suite.folder.trial(4).step(1)
+    write_record(attempt.status, StepStatus(state=StepState.RUNNING, updated_at=130.0))
+    end_run(suite, StepState.CANCELLED, "a test")
+    rows = json.loads(shown("show", suite.run_id, "--json"))
+    at = open_ledger().run(suite.run_id).finished_at
+    assert [(row["state"], row["finished_at"]) for row in rows[3:]] == [
+        ("queued", at),
+        ("queued", None),
+        ("queued", at),
+    ]
+    assert "running" not in shown("show", suite.run_id, "--state", "running").splitlines()[-1]
+    columns = trials_page(suite.run_id, since=version).columns
+    assert columns.state[columns.number.index(4)] == "queued"
+    (row,) = run_views([open_ledger().run(suite.run_id)])
+    assert row.trials is not None
+    assert row.trials.counts == {"queued": 3}
+    trial = headrace("status", f"{suite.run_id}:4").stdout
+    assert "running" not in trial
+    assert trial.split("headrace resume ")[1].split()[:1] == [suite.run_id]
+    view = json.loads(headrace("status", f"{suite.run_id}:4", "--json").stdout)
+    assert view["elapsed_s"] == at - 100.0
+
+
+def test_a_trial_of_an_abandoned_suite_names_the_suite_to_resume() -> None:
+    run = make_suite(owner=ended_owner())
+    journal(run.folder, added(1), started(1))
+    for command in (("status",), ("runs", "show")):
+        told = headrace(*command, f"{run.run_id}:1").stdout
+        assert told.split("headrace resume ")[1].split()[:1] == [run.run_id]
+
+
+def test_a_trial_that_a_suite_left_running_runs_again_once_it_is_resumed(suite: Run) -> None:
+    end_run(suite, StepState.CANCELLED, "a test")
+    shown("show", suite.run_id)
+    open_ledger().reopen_run(suite.run_id)
+    journal(suite.folder, failed(4, is_final=False), started(4, 2))
+    row = json.loads(shown("show", suite.run_id, "--json"))[3]
+    assert (row["state"], row["finished_at"], row["attempts"]) == ("running", None, 2)
 
 
 def test_a_damaged_summary_leaves_what_the_journal_tells(suite: Run):

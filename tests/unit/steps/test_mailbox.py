@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.errors import LeaseLostError, StepError
+from headrace.errors import LeaseLostError, StepCancelledError, StepError
 from headrace.files.atomic import write_json, write_record, write_text
 from headrace.files.layout import LeaseFolder
 from headrace.files.manifest import Manifest
@@ -221,3 +221,11 @@ def test_a_failure_costs_the_event_and_not_the_step(
     append_event(Path(path), f"started at {path}")
     assert f"event started at {path}: " in caplog.text
     assert why in caplog.text
+
+
+@pytest.mark.parametrize("why", ["by ann", "Cancelled: by ann"])
+def test_a_cancelled_step_is_named_cancelled_once(tmp_path: Path, why: str) -> None:
+    given = context(tmp_path, "stop")
+    mailbox.request_cancel(given.folder, why)
+    with pytest.raises(StepCancelledError, match=r"^Cancelled: by ann$"):
+        given.check()

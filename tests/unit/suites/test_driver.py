@@ -273,6 +273,7 @@ def test_a_running_trial_that_is_withdrawn_does_not_begin_again(
     wait_until(lambda: len(_summary(run).running) == 2, 60, "both trials to run")
     _ask(run, "withdraw", numbers=(1,), stops=True)
     wait_until(lambda: '"withdrawn"' in run.journal.read_text(), 60, "the first to leave")
+    assert run.trial(1).step(1).cancel.read_text() == "Its suite took it back from this site"
     time.sleep(1.5)  # more than one look
     assert (_attempts(run, 1), len(_summary(run).running)) == (1, 1)
 
