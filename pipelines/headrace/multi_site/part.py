@@ -72,8 +72,8 @@ def serve(run: Run) -> None:
         _carry_out(run)
     except (HeadraceError, OSError, KeyboardInterrupt) as error:
         stopped = isinstance(error, KeyboardInterrupt)
-        told = storage_error(error, run.folder.path) or error
-        why = "the suite has ended" if stopped else str(told)
+        named = storage_error(error, run.folder.path) or error
+        why = "the suite has ended" if stopped else str(named)
         if not open_ledger().run(run.run_id).state.is_final:  # before its first step
             end_run(run, StepState.CANCELLED if stopped else StepState.FAILED, why)
     _note(run, phase="ended", why=why)
