@@ -439,3 +439,22 @@ def test_the_driver_of_several_sites_goes_on_when_their_budget_is_used_up(
     budget.enforce(suite)
     assert "`suite.budget` of the recipe" in folder.notice.read_text()
     assert not driver.close.exists()
+
+
+def test_the_budget_of_several_sites_pauses_none_since_their_driver_plans_by_it(
+    site: Callable[..., None], machines: list[Machine]
+):
+    """Sites without a price go on, and the driver can end the suite."""
+    site(None, {"when_over": "finish"})
+    suite = _several_sites(overrides=("suite.budget=1000",))
+    part, folder = _open_part(suite, "gpu")
+    machines.append(_instance(2000.0))
+    running = RunningTrial(number=1, name="a", attempt=1, node="node-0", started_at=1.0)
+    write_record(part.folder.summary, SuiteSummary(total=2, running=(running,)))
+    keep(part)
+    budget.enforce(suite)
+    assert read_lines(suite.folder.controls, Control) == []
+    assert not folder.notice.exists()
+    write_record(part.folder.summary, SuiteSummary(total=2))
+    keep(part)
+    assert "`suite.budget` of the recipe" in folder.notice.read_text()
