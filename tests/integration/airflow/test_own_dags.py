@@ -5,7 +5,7 @@ from __future__ import annotations
 import email
 import re
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from urllib.parse import quote
 
@@ -30,6 +30,8 @@ def own(airflow_service: AirflowService) -> AirflowService:
     folder = airflow_service.home / "dags"
     first, *others = (_SITE.sub(SITE, code) for code in _examples("build-your-own-dags.md"))
     (policy,) = (code for code in _examples("run-under-airflow.md") if "def task_policy" in code)
+    hour = (datetime.now(timezone.utc).hour + 12) % 24  # else it also begins by itself until 05:24
+    first = first.replace('schedule="0 3 * * *"', f'schedule="0 {hour} * * *"')
     with_mails = f"{first}\n{policy}\nfor task in prepare.dag.tasks:\n    task_policy(task)\n"
     for number, code in enumerate([with_mails, *others]):
         (folder / f"example_{number}.py").write_text(code)
