@@ -35,7 +35,7 @@ from headrace.steps import mailbox
 from support import fleet_functions
 from support.doors import Door, doors, key_of, knock, no_key, page_status
 from support.leases import START_TIMEOUT_S, lease_spec, opened, start, submit_look, wait_for_state
-from support.rank_processes import drivers_of
+from support.rank_processes import drivers_of, process_name
 from support.slurm_dev import DevSlurm
 from support.waiting import wait_until
 
@@ -111,7 +111,9 @@ class BackendContract:
         make_keys(other)
         with Fleet.open(folder) as fleet:
             fleet.nodes(1, START_TIMEOUT_S)
-            ours = [each for each in processes_of(folder) if each.name() != "srun"]  # has munge
+            ours = [
+                each for each in processes_of(folder) if process_name(each) != "srun"
+            ]  # has munge
             found = doors(ours) - {dashboard_of(folder)}
             assert len(found) == self.num_doors
             pages = pages_of(folder)
@@ -403,7 +405,7 @@ def host_of(folder: LeaseFolder) -> psutil.Process:
 
 
 def hosts_of(folder: LeaseFolder) -> list[psutil.Process]:
-    found = [each for each in processes_of(folder) if each.name() != "guard"]
+    found = [each for each in processes_of(folder) if process_name(each) != "guard"]
     return [each for each in found if "headrace.clusters.host" in _arguments(each)]
 
 

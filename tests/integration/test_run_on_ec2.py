@@ -41,6 +41,7 @@ from support.ec2_sim import Ec2Sim, name_of
 from support.factories import write_recipe, write_site, write_yaml
 from support.leases import START_TIMEOUT_S, opened, submit_look, wait_for_state
 from support.paced_run import PacedRun, until
+from support.rank_processes import process_name
 from support.s3_servers import KEY, SECRET
 from support.training import CODE, weights_here
 from support.waiting import wait_until
@@ -348,7 +349,7 @@ def _kill_host_and_guards(folder: LeaseFolder) -> None:
 
 def _guards(folder: LeaseFolder) -> list[psutil.Process]:
     (found,) = marked([folder]).values()
-    return [each for each in found if each.name() == "guard"]
+    return [each for each in found if process_name(each) == "guard"]
 
 
 def _role(sim: Ec2Sim, *, kind: str, **ec2: Any) -> dict[str, Any]:

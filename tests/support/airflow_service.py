@@ -23,6 +23,7 @@ from headrace.cli import airflow_server
 from headrace.cli.airflow_server import AirflowApi, AirflowBusyError
 from headrace.errors import UnknownNameError
 from headrace.execution.reap import end_run
+from headrace.files.atomic import write_text
 from headrace.files.layout import StepFolder
 from headrace.ledger.ledger import Ledger
 from headrace.recipe.load import BUILT_IN
@@ -228,11 +229,11 @@ class AirflowService:
         """Have runs of site `chaos` that are made meanwhile get a site with these keys."""
         file = self.home / "sites" / f"{SITE}.yaml"
         before = file.read_text()
-        file.write_text(yaml.safe_dump({**yaml.safe_load(before), **keys}))
+        write_text(file, yaml.safe_dump({**yaml.safe_load(before), **keys}))
         try:
             yield
         finally:
-            file.write_text(before)
+            write_text(file, before)  # at once: runs that are being made read it
 
     @contextmanager
     def settings(self) -> Iterator[None]:

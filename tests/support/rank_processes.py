@@ -20,19 +20,24 @@ FUNCTIONS = "headrace.training.function_process"
 """The same of what the functions of a node are forked from."""
 
 
+def process_name(process: psutil.Process) -> str:
+    """Name of a process; empty if it has ended."""
+    try:
+        return process.name()
+    except psutil.NoSuchProcess:
+        return ""
+
+
 def is_rank(process: psutil.Process) -> bool:
     """Whether a process is a rank, not what it was forked from; one that has ended is none."""
-    try:
-        return process.name().startswith("rank ")
-    except psutil.NoSuchProcess:
-        return False
+    return process_name(process).startswith("rank ")
 
 
 def drivers_of(step: StepFolder) -> list[psutil.Process]:
     """The living driver of a step of a lease on this machine, if there is one."""
     lease = LeaseFolder(step.path.parent.parent)
     (found,) = marked([lease]).values()
-    return [each for each in found if each.is_running() and each.name() == f"driver {step.number}"]
+    return [each for each in found if process_name(each) == f"driver {step.number}"]
 
 
 def worker_of(rank: psutil.Process) -> psutil.Process | None:

@@ -29,6 +29,7 @@ from support.bad_input import HEADRACE
 from support.disturbed import kill
 from support.ec2_sim import Ec2Sim
 from support.factories import write_recipe, write_site
+from support.rank_processes import process_name
 from support.slurm_dev import DevSlurm
 from support.training import CODE
 from support.waiting import wait_until
@@ -177,7 +178,7 @@ class SitesSuite:
             leases = self.ledger.leases(run_id=self.run_id)
             folders = [LeaseFolder(Path(x.folder)) for x in leases if x.role == DRIVER_ROLE]
             found = chain.from_iterable(marked(folders).values())
-            return [each for each in found if each.name().startswith("driver")]
+            return [each for each in found if process_name(each).startswith("driver")]
 
         for each in wait_until(drivers, LONG_S, "the driver", poll_s=0.3):
             kill(each)
